@@ -1,0 +1,72 @@
+"""Conversations: turns of messages, with what the engine said about each."""
+
+from typing import Literal
+
+import msgspec
+
+from workbench.domain.timing import Timing
+
+Role = Literal["system", "user", "assistant"]
+StopReason = Literal["stop", "max_tokens", "context_full", "cancelled", "died"]
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One message as chat templates know it."""
+
+    role: Role
+    content: str
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the next token is chosen; temperature 0 is greedy, max_tokens 0 means until the end.
+
+    `ignore_eos` goes on past the end of the reply, for fixed-length measurements.
+    """
+
+    max_tokens: int = 0
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    seed: int | None = None
+    ignore_eos: bool = False
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One question and its answer. `split` is the label of the split that answered."""
+
+    prompt: str
+    reply: str
+    stop_reason: StopReason
+    timing: Timing | None = None
+    split: str = ""
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    """All turns so far, oldest first."""
+
+    system: str | None = None
+    turns: tuple[Turn, ...] = ()
+
+    def messages(self, prompt: str | None = None) -> tuple[Message, ...]:
+        """What the engine is asked: every turn, then `prompt`. Empty replies are left out."""
+        out = [Message("system", self.system)] if self.system else []
+        for turn in self.turns:
+            out.append(Message("user", turn.prompt))
+            if turn.reply:
+                out.append(Message("assistant", turn.reply))
+        if prompt is not None:
+            out.append(Message("user", prompt))
+        return tuple(out)
+
+    def with_turn(self, turn: Turn) -> "Conversation":
+        """This conversation and one turn more."""
+        return msgspec.structs.replace(self, turns=(*self.turns, turn))
+
+    def upto(self, count: int) -> "Conversation":
+        """The first `count` turns: what is left when a later one is edited."""
+        return msgspec.structs.replace(self, turns=self.turns[:count])
+
+    def without_oldest(self, count: int) -> "Conversation":
+        """All but the `count` oldest turns."""
+        return msgspec.structs.replace(self, turns=self.turns[count:])

@@ -1,0 +1,42 @@
+"""Timings of one reply, stamped where the tokens are made."""
+
+import msgspec
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts and seconds of one reply.
+
+    `prompt_tokens` is the whole prompt; `evaluated_tokens` the part that was decoded for this
+    reply, the rest being in the context already. `tokens` were sampled, `decoded_tokens` of
+    them went through the model within `decode_s` (the last sampled one need not). `ttft_s`
+    runs from the request's arrival to the first token; `io_s` is the part of `decode_s` that
+    went to text and events.
+    """
+
+    prompt_tokens: int
+    evaluated_tokens: int
+    tokens: int
+    decoded_tokens: int
+    ttft_s: float
+    prefill_s: float
+    decode_s: float
+    io_s: float = 0.0
+
+    @property
+    def prefill_tok_s(self) -> float | None:
+        """Evaluated prompt tokens per second; None without any."""
+        return self.evaluated_tokens / self.prefill_s if self.evaluated_tokens and self.prefill_s > 0 else None
+
+    @property
+    def decode_tok_s(self) -> float | None:
+        """Decoded tokens per second, as llama-bench counts tg; None below two tokens."""
+        return self.decoded_tokens / self.decode_s if self.decoded_tokens and self.decode_s > 0 else None
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """The short fixed workload after a re-split: `depth` tokens in, `tokens` out, greedy."""
+
+    depth: int
+    tokens: int
+    prefill_tok_s: float
+    decode_tok_s: float

@@ -1,0 +1,1 @@
+"""Engines: whatever holds a model and answers; each looks like `engine.Engine`."""

@@ -1,0 +1,217 @@
+"""The messages between the client and the worker: JSON lines, one message a line.
+
+Commands go down the worker's stdin, events come back on a pipe of their own (file descriptor
+in `EVENT_FD_VARIABLE`). The worker's fds 1 and 2 are its log.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from workbench.domain.conversation import Message, Sampling, StopReason
+from workbench.domain.layout import Context
+from workbench.domain.split import Split
+from workbench.domain.timing import Probe, Timing
+from workbench.engines.engine import CardProcess, Loaded, ModelInfo, SavedState
+
+EVENT_FD_VARIABLE = "WORKBENCH_EVENT_FD"
+
+
+class WireCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A card to use: a device of the worker (`device`), a size to make one of, or an endpoint.
+
+    `free_mib` is what the client knows to be free there, for `tensor_split: auto`.
+    """
+
+    name: str
+    device: str | None = None
+    virtual_mib: float | None = None
+    endpoint: str | None = None
+    free_mib: float | None = None
+
+
+# ── commands ──────────────────────────────────────────────────────────────────────────────
+class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Load `model_path` over `cards`. `card_threads` is the thread count of each virtual card."""
+
+    model_path: str
+    cards: tuple[WireCard, ...]
+    split: Split
+    context: Context
+    card_threads: int
+
+
+class Chat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Answer `messages`."""
+
+    messages: tuple[Message, ...]
+    sampling: Sampling
+
+
+class RunProbe(msgspec.Struct, frozen=True, tag=True):
+    """Run the probe."""
+
+
+class SaveState(msgspec.Struct, frozen=True, tag=True):
+    """Write the conversation's state to `path`."""
+
+    path: str
+
+
+class RestoreState(msgspec.Struct, frozen=True, tag=True):
+    """Take over a state."""
+
+    state: SavedState
+
+
+class NewContext(msgspec.Struct, frozen=True, tag=True):
+    """Keep the model, make another context."""
+
+    context: Context
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """Stop what runs. Read by the worker's reader thread, out of turn."""
+
+
+class ListDevices(msgspec.Struct, frozen=True, tag=True):
+    """Name the devices that llama.cpp sees. Queries them, which takes memory on each GPU."""
+
+
+class Inspect(msgspec.Struct, frozen=True, tag=True):
+    """Read the headers of models, one event each."""
+
+    paths: tuple[str, ...]
+
+
+Command = Load | Chat | RunProbe | SaveState | RestoreState | NewContext | Cancel | ListDevices | Inspect
+
+
+# ── events ────────────────────────────────────────────────────────────────────────────────
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The worker is up and llama.cpp is imported; no device has been touched."""
+
+    pid: int
+    supports_rpc: bool
+    supports_gpu_offload: bool
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """The load goes on."""
+
+    fraction: float
+    stage: str
+
+
+class CardStarted(msgspec.Struct, frozen=True, tag=True):
+    """A virtual card is up."""
+
+    card: CardProcess
+
+
+class LoadDone(msgspec.Struct, frozen=True, tag=True):
+    """Loaded, or given a new context."""
+
+    loaded: Loaded
+
+
+class Text(msgspec.Struct, frozen=True, tag=True):
+    """More of the reply; several tokens may be in one event."""
+
+    text: str
+
+
+class ChatDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The reply is over. The whole text was sent as `Text` before."""
+
+    stop_reason: StopReason
+    timing: Timing
+
+
+class ProbeDone(msgspec.Struct, frozen=True, tag=True):
+    """The probe's figures; None if it was cancelled."""
+
+    probe: Probe | None
+
+
+class StateSaved(msgspec.Struct, frozen=True, tag=True):
+    """The state is written."""
+
+    state: SavedState
+
+
+class StateRestored(msgspec.Struct, frozen=True, tag=True):
+    """The state is taken over."""
+
+
+class CardDied(msgspec.Struct, frozen=True, tag=True):
+    """A virtual card's process ended; the worker ends next."""
+
+    name: str
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """A device as llama.cpp describes it; sizes in MiB. `type` is gpu, igpu, cpu or accel."""
+
+    name: str
+    description: str
+    type: Literal["gpu", "igpu", "cpu", "accel"]
+    device_id: str | None
+    total_mib: float
+    free_mib: float
+
+
+class Devices(msgspec.Struct, frozen=True, tag=True):
+    """The answer to ListDevices."""
+
+    devices: tuple[Device, ...]
+
+
+class Inspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One header, or why it could not be read."""
+
+    path: str
+    model: ModelInfo | None = None
+    error: str | None = None
+
+
+ErrorKind = Literal["load_failed", "cancelled", "prompt_too_long", "state_refused", "error", "died"]
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The command failed. After load_failed and died the worker ends."""
+
+    kind: ErrorKind
+    reason: str
+    card: str | None = None
+    wanted_mib: float | None = None
+    free_mib: float | None = None
+    key: str | None = None
+    prompt_tokens: int = 0
+    n_ctx: int = 0
+
+
+Event = (
+    Ready | Progress | CardStarted | LoadDone | Text | ChatDone | ProbeDone
+    | StateSaved | StateRestored | CardDied | Devices | Inspected | Failed
+)
+
+Line = Annotated[bytes, "one JSON message and a newline"]
+_encoder = msgspec.json.Encoder()
+_commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
+_events: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def encode(message: Command | Event) -> Line:
+    """One line."""
+    return _encoder.encode(message) + b"\n"
+
+
+def decode_command(line: bytes) -> Command:
+    """The command in a line; msgspec.ValidationError if it is none."""
+    return _commands.decode(line)
+
+
+def decode_event(line: bytes) -> Event:
+    """The event in a line; msgspec.ValidationError if it is none."""
+    return _events.decode(line)

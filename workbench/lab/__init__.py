@@ -1,0 +1,1 @@
+"""The work itself, shared by the screen and the command line."""

@@ -1,0 +1,121 @@
+"""What a session tells its listener, from its own threads."""
+
+import msgspec
+
+from workbench.domain.conversation import Conversation, Turn
+from workbench.domain.layout import Layout
+from workbench.domain.memory import CardMemory
+from workbench.domain.timing import Probe
+from workbench.engines.engine import Loaded
+
+
+class Busy(msgspec.Struct, frozen=True):
+    """The job that runs now: load, resplit, prompt, probe, restore; None when idle."""
+
+    job: str | None
+
+
+class LoadStarted(msgspec.Struct, frozen=True):
+    """A layout is being loaded. `why` is load, resplit, rollback or respawn."""
+
+    layout: Layout
+    why: str
+
+
+class LoadMoved(msgspec.Struct, frozen=True):
+    """The load goes on: 0 … 1, and what is being done."""
+
+    fraction: float
+    stage: str
+
+
+class LayoutLoaded(msgspec.Struct, frozen=True):
+    """The layout serves now."""
+
+    layout: Layout
+    loaded: Loaded
+
+
+class TurnStarted(msgspec.Struct, frozen=True):
+    """A prompt is being answered; it will be turn `index` (from 0)."""
+
+    index: int
+    prompt: str
+
+
+class TurnText(msgspec.Struct, frozen=True):
+    """More of the reply."""
+
+    text: str
+
+
+class TurnDone(msgspec.Struct, frozen=True):
+    """The turn is over and in the journal."""
+
+    index: int
+    turn: Turn
+
+
+class ConversationChanged(msgspec.Struct, frozen=True):
+    """Turns were cleared, edited, dropped or restored: draw it anew."""
+
+    conversation: Conversation
+
+
+class ContextFull(msgspec.Struct, frozen=True):
+    """The reply or the prompt does not fit n_ctx. `prompt` is the one that was refused, if one was.
+
+    Three ways on: a larger n_ctx, dropping the oldest turns, a new chat.
+    """
+
+    n_ctx: int
+    prompt_tokens: int | None
+    prompt: str | None
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """One split of this session with what it did. `probe` is None until measured."""
+
+    layout: Layout
+    label: str
+    cards: tuple[CardMemory, ...]
+    probe: Probe | None = None
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """A re-split and its probes: one load each, so no verdict."""
+
+    before: Measurement
+    after: Measurement
+
+
+class ProbeDone(msgspec.Struct, frozen=True):
+    """The running split was measured."""
+
+    measurement: Measurement
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that went wrong, in one message for people.
+
+    `card`, `wanted_mib` and `free_mib` are filled where known. `serving` is the label of the
+    split that serves now, None when nothing does.
+    """
+
+    message: str
+    card: str | None = None
+    wanted_mib: float | None = None
+    free_mib: float | None = None
+    serving: str | None = None
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Something worth saying that is no failure."""
+
+    message: str
+
+
+SessionEvent = (
+    Busy | LoadStarted | LoadMoved | LayoutLoaded | TurnStarted | TurnText | TurnDone
+    | ConversationChanged | ContextFull | Changed | ProbeDone | Problem | Notice
+)

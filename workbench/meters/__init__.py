@@ -1,0 +1,1 @@
+"""What the cards and the host report about themselves, sampled."""

@@ -1,0 +1,1 @@
+"""Documents, journals and runs on disk."""
