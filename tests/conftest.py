@@ -1,4 +1,4 @@
-"""What every test gets: folders of its own, no terminal habits of whoever runs them."""
+"""What every test gets: folders of its own."""
 
 from pathlib import Path
 
