@@ -1,0 +1,1 @@
+"""What runs in child processes: the only code that touches llama.cpp's libraries."""

@@ -1,0 +1,114 @@
+"""The virtual cards of one worker: started, watched, asked and ended by it."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from workbench.engines.engine import CardProcess
+from workbench.engines.llama.child.rpc_card import MIB, Allocation
+
+START_TIMEOUT_S = 20.0
+_ledger = msgspec.json.Decoder(list[Allocation])
+
+
+class CardFailedToStart(Exception):
+    """A virtual card's process did not come up."""
+
+
+class VirtualCard:
+    """One RPC server process and its ledger of buffers."""
+
+    def __init__(self, name: str, size_mib: float, threads: int) -> None:
+        self.name = name
+        self.size_mib = size_mib
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        self.endpoint = f"127.0.0.1:{port}"
+        self._address = ("127.0.0.1", port)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "workbench.engines.llama.child.rpc_card", str(port), f"{size_mib:g}", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        )
+        self._asking = threading.Lock()
+
+    def wait_until_up(self) -> None:
+        """Return when the server accepts connections. Raises CardFailedToStart."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            try:
+                socket.create_connection(self._address, timeout=1).close()
+                return
+            except OSError:
+                time.sleep(0.005)
+        raise CardFailedToStart(f"the process of virtual card {self.name} did not start; the log says why")
+
+    def allocations(self) -> list[Allocation]:
+        """The ledger now; what was known of it is empty when the card is dead."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with self._asking:
+            try:
+                self.process.stdin.write(b"?\n")
+                self.process.stdin.flush()
+                line = self.process.stdout.readline()
+            except OSError:
+                line = b""
+        return _ledger.decode(line) if line else []
+
+    def live_mib(self, after_ns: int, until_ns: int) -> float:
+        """MiB still held of what was allocated in that time (ns, monotonic)."""
+        return sum(a.size for a in self.allocations() if not a.failed and not a.freed and after_ns < a.at_ns <= until_ns) / MIB
+
+    def describe(self) -> CardProcess:
+        """For meters."""
+        return CardProcess(self.name, self.process.pid, self.endpoint, self.size_mib)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+
+
+class VirtualCards:
+    """All virtual cards of this worker, by name."""
+
+    def __init__(self, on_death: Callable[[str], None]) -> None:
+        self._on_death = on_death
+        self._ending = False
+        self.by_name: dict[str, VirtualCard] = {}
+
+    def start(self, sizes: dict[str, float], threads: int) -> None:
+        """Start one card a size (MiB), together, and watch each. Raises CardFailedToStart."""
+        for name, size in sizes.items():
+            self.by_name[name] = VirtualCard(name, size, threads)
+        for card in self.by_name.values():
+            card.wait_until_up()
+            threading.Thread(target=self._watch, args=(card,), daemon=True).start()
+
+    def _watch(self, card: VirtualCard) -> None:
+        card.process.wait()
+        if not self._ending:
+            self._on_death(card.name)
+
+    def refused(self) -> tuple[str, float] | None:
+        """The card whose last buffer was refused, and the MiB that were wanted."""
+        for card in self.by_name.values():
+            allocations = card.allocations()
+            if allocations and allocations[-1].failed:
+                return card.name, allocations[-1].size / MIB
+        return None
+
+    def kill(self) -> None:
+        """End all."""
+        self._ending = True
+        for card in self.by_name.values():
+            card.kill()
