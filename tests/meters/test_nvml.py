@@ -1,0 +1,124 @@
+"""The real binding on a library that is a Python object."""
+
+import pynvml
+import pytest
+
+from tests.meters.conftest import Plug
+from tests.meters.fake_nvml import FakeGpu, FakeNvmlLib
+from workbench.meters.nvml import Gpu, Nvml
+from workbench.meters.sample import CardSample
+
+LONG_ID, SHORT_ID = "00000000:C1:00.0", "0000:c1:00.0"
+
+
+def opened(plug: Plug, *gpus: FakeGpu) -> tuple[Nvml, FakeNvmlLib]:
+    lib = FakeNvmlLib(*gpus)
+    plug(lib)
+    return Nvml(), lib
+
+
+def test_a_card_is_found_by_the_short_spelling_of_its_bus_id(plug: Plug) -> None:
+    gpu = FakeGpu(LONG_ID, uuid="GPU-abc")
+    nvml, _ = opened(plug, FakeGpu("00000000:41:00.0"), gpu)
+    assert nvml.gpus[1] == Gpu(index=1, pci_bus_id=SHORT_ID, uuid="GPU-abc", name="NVIDIA H200")
+    gpu.processes = {77: 29000, 78: 500}
+    assert nvml.sample("CUDA0", SHORT_ID, {77}) == CardSample(
+        name="CUDA0", total_mib=143771, used_mib=30000, reserved_mib=615, ours_mib=29000, utilisation=52,
+        power_w=432, power_limit_w=700, temperature_c=48, sm_clock_mhz=1980,
+    )  # fmt: skip
+
+
+def test_free_memory_leaves_out_what_the_driver_reserves(plug: Plug) -> None:
+    nvml, _ = opened(plug, FakeGpu(LONG_ID))
+    assert nvml.sample("CUDA0", SHORT_ID).free_mib == 143771 - 30000 - 615
+
+
+@pytest.mark.parametrize(
+    "code",
+    [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND],
+)
+def test_a_metric_that_is_not_supported_is_asked_once(plug: Plug, code: int) -> None:
+    gpu = FakeGpu(LONG_ID)
+    gpu.errors["nvmlDeviceGetPowerUsage"] = code
+    nvml, lib = opened(plug, gpu)
+    before = lib.calls["nvmlDeviceGetPowerUsage"]
+    samples = [nvml.sample("CUDA0", SHORT_ID) for _ in range(3)]
+    assert [sample.power_w for sample in samples] == [None, None, None]
+    assert samples[0].utilisation == 52
+    gpu.errors.clear()
+    assert nvml.sample("CUDA0", SHORT_ID).power_w is None
+    assert lib.calls["nvmlDeviceGetPowerUsage"] == before + 1
+
+
+def test_a_passing_error_is_asked_again(plug: Plug) -> None:
+    gpu = FakeGpu(LONG_ID)
+    gpu.errors["nvmlDeviceGetPowerUsage"] = pynvml.NVML_ERROR_TIMEOUT
+    nvml, _ = opened(plug, gpu)
+    assert nvml.sample("CUDA0", SHORT_ID).power_w is None
+    gpu.errors.clear()
+    assert nvml.sample("CUDA0", SHORT_ID).power_w == 432
+
+
+def test_a_function_that_an_old_driver_lacks(plug: Plug) -> None:
+    lib = FakeNvmlLib(FakeGpu(LONG_ID))
+    lib.without = {"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetEnforcedPowerLimit"}
+    plug(lib)
+    sample = Nvml().sample("CUDA0", SHORT_ID)
+    assert (sample.used_mib, sample.reserved_mib, sample.power_limit_w) == (30615, None, None)
+
+
+def test_a_lost_card_is_lost_and_the_others_go_on(plug: Plug) -> None:
+    first, second = FakeGpu(LONG_ID), FakeGpu("00000000:41:00.0")
+    nvml, lib = opened(plug, first, second)
+    first.errors["*"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    assert nvml.sample("CUDA0", SHORT_ID) == CardSample(name="CUDA0", lost=True)
+    assert nvml.sample("CUDA1", "0000:41:00.0").used_mib == 30000
+    asked = lib.calls.total()
+    assert nvml.sample("CUDA0", SHORT_ID).lost
+    assert lib.calls.total() == asked
+
+
+def test_a_card_that_is_lost_from_the_start_hides_no_other(plug: Plug) -> None:
+    first = FakeGpu(LONG_ID)
+    first.errors["nvmlDeviceGetHandleByIndex_v2"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    nvml, _ = opened(plug, first, FakeGpu("00000000:41:00.0"))
+    assert [gpu.index for gpu in nvml.gpus] == [1]
+    assert nvml.sample("CUDA0", SHORT_ID) == CardSample(name="CUDA0")
+
+
+def test_unknown_figures_are_none(plug: Plug) -> None:
+    gpu = FakeGpu(LONG_ID)
+    gpu.processes = {77: None}
+    nvml, _ = opened(plug, gpu)
+    assert nvml.sample("CUDA0", SHORT_ID, {77}).ours_mib is None
+    assert nvml.sample("CUDA0", SHORT_ID, {1}).ours_mib is None
+    assert nvml.sample("CUDA9", "0000:99:00.0") == CardSample(name="CUDA9")
+    for function in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"):
+        gpu.errors[function] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert nvml.sample("CUDA0", SHORT_ID).free_mib is None
+
+
+def test_a_machine_without_a_driver_has_no_cards(plug: Plug, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_library(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    plug(None)
+    monkeypatch.setattr(pynvml, "CDLL", no_library)
+    nvml = Nvml()
+    assert nvml.gpus == ()
+    assert nvml.missing == "no NVIDIA driver is installed"
+    assert nvml.sample("CUDA0", SHORT_ID) == CardSample(name="CUDA0")
+    nvml.close()
+
+
+def test_a_driver_that_does_not_answer_is_named(plug: Plug) -> None:
+    plug(FakeNvmlLib(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
+    assert Nvml().missing == "NVIDIA's driver does not answer (DriverNotLoaded)"
+
+
+def test_a_closed_nvml_reads_nothing(plug: Plug) -> None:
+    nvml, lib = opened(plug, FakeGpu(LONG_ID))
+    nvml.close()
+    nvml.close()
+    assert lib.calls["nvmlShutdown"] == 1
+    assert nvml.sample("CUDA0", SHORT_ID) == CardSample(name="CUDA0")

@@ -1,0 +1,121 @@
+"""The sampler's thread, with real processes."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.meters.conftest import Plug
+from tests.meters.fake_nvml import FakeGpu, FakeNvmlLib
+from tests.waiting import wait_until
+from workbench.meters.sample import CardSample, Snapshot
+from workbench.meters.sampler import Sampler, WatchedGpu, WatchedName, WatchedProcess
+
+HOLD_40_MIB = "import sys; held = bytearray(b'x') * (40 << 20); print(flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD_40_MIB], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate()
+
+
+class Heard:
+    """A listener that keeps what it heard."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[Snapshot] = []
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+
+    def card(self, name: str) -> CardSample | None:
+        return next((card for card in self.snapshots[-1].cards if card.name == name), None) if self.snapshots else None
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def sampler(heard: Heard) -> Iterator[Sampler]:
+    sampler = Sampler(heard, interval_s=0.02)
+    sampler.start()
+    yield sampler
+    sampler.close()
+
+
+def test_a_virtual_card_is_its_process(sampler: Sampler, heard: Heard, child: subprocess.Popen[bytes]) -> None:
+    sampler.watch([WatchedProcess(name="RPC0", pid=child.pid, size_mib=600)])
+    wait_until(lambda: (card := heard.card("RPC0")) and card.utilisation is not None)
+    card = heard.card("RPC0")
+    assert card is not None
+    assert card.used_mib is not None
+    assert abs(card.used_mib - psutil.Process(child.pid).memory_info().rss / 2**20) < 8
+    assert card.used_mib > 40
+    assert card.free_mib is not None
+    assert card.free_mib == pytest.approx(600 - card.used_mib)
+
+
+def test_a_dead_process_is_a_lost_card_even_before_it_is_reaped(
+    sampler: Sampler, heard: Heard, child: subprocess.Popen[bytes]
+) -> None:
+    sampler.watch([WatchedProcess(name="RPC0", pid=child.pid), WatchedName(name="RPC1")])
+    wait_until(lambda: heard.card("RPC0"))
+    child.kill()
+    wait_until(lambda: (card := heard.card("RPC0")) and card.lost)
+    assert heard.card("RPC1") == CardSample(name="RPC1")
+
+
+def test_the_host_is_always_there(sampler: Sampler, heard: Heard) -> None:
+    wait_until(lambda: len(heard.snapshots) >= 2)
+    first, second = heard.snapshots[:2]
+    assert first.host.cpu_percent is None
+    assert second.host.cpu_percent is not None
+    assert 0 < second.host.available_mib < second.host.total_mib
+    assert second.at > first.at
+
+
+def test_cards_keep_the_order_in_which_they_are_watched(sampler: Sampler, heard: Heard, plug: Plug) -> None:
+    plug(FakeNvmlLib(FakeGpu("00000000:41:00.0"), FakeGpu("00000000:C1:00.0")))
+    sampler.watch(
+        [
+            WatchedGpu(name="CUDA1", pci_bus_id="0000:c1:00.0"),
+            WatchedGpu(name="CUDA0", pci_bus_id="0000:41:00.0"),
+        ]
+    )
+    wait_until(lambda: heard.card("CUDA0"))
+    assert [(card.name, card.used_mib) for card in heard.snapshots[-1].cards] == [("CUDA1", 30000), ("CUDA0", 30000)]
+
+
+def test_a_listener_that_fails_is_called_again() -> None:
+    calls = threading.Semaphore(0)
+
+    def listener(snapshot: Snapshot) -> None:
+        calls.release()
+        raise RuntimeError("the screen is gone")
+
+    sampler = Sampler(listener, interval_s=0.01)
+    sampler.start()
+    assert all(calls.acquire(timeout=20) for _ in range(3))
+    sampler.close()
+
+
+def test_after_close_nothing_is_heard(heard: Heard) -> None:
+    sampler = Sampler(heard, interval_s=0.01)
+    sampler.start()
+    wait_until(lambda: heard.snapshots)
+    sampler.close()
+    count = len(heard.snapshots)
+    sampler.watch([])
+    assert len(heard.snapshots) == count
