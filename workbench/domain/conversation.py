@@ -49,12 +49,14 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[Turn, ...] = ()
 
     def messages(self, prompt: str | None = None) -> tuple[Message, ...]:
-        """What the engine is asked: every turn, then `prompt`. Empty replies are left out."""
+        """What the engine is asked: every turn, then `prompt`.
+
+        A turn without a reply is left out, since many templates refuse two prompts in a row.
+        """
         out = [Message("system", self.system)] if self.system else []
         for turn in self.turns:
-            out.append(Message("user", turn.prompt))
             if turn.reply:
-                out.append(Message("assistant", turn.reply))
+                out += [Message("user", turn.prompt), Message("assistant", turn.reply)]
         if prompt is not None:
             out.append(Message("user", prompt))
         return tuple(out)

@@ -116,6 +116,17 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 SessionEvent = (
-    Busy | LoadStarted | LoadMoved | LayoutLoaded | TurnStarted | TurnText | TurnDone
-    | ConversationChanged | ContextFull | Changed | ProbeDone | Problem | Notice
+    Busy
+    | LoadStarted
+    | LoadMoved
+    | LayoutLoaded
+    | TurnStarted
+    | TurnText
+    | TurnDone
+    | ConversationChanged
+    | ContextFull
+    | Changed
+    | ProbeDone
+    | Problem
+    | Notice
 )

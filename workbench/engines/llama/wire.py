@@ -79,9 +79,9 @@ class ListDevices(msgspec.Struct, frozen=True, tag=True):
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
-    """Read the headers of models, one event each."""
+    """Read the header of a model."""
 
-    paths: tuple[str, ...]
+    path: str
 
 
 Command = Load | Chat | RunProbe | SaveState | RestoreState | NewContext | Cancel | ListDevices | Inspect
@@ -89,7 +89,7 @@ Command = Load | Chat | RunProbe | SaveState | RestoreState | NewContext | Cance
 
 # ── events ────────────────────────────────────────────────────────────────────────────────
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The worker is up and llama.cpp is imported; no device has been touched."""
+    """The worker is up and llama.cpp is imported; no device was queried."""
 
     pid: int
     supports_rpc: bool
@@ -192,8 +192,19 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Event = (
-    Ready | Progress | CardStarted | LoadDone | Text | ChatDone | ProbeDone
-    | StateSaved | StateRestored | CardDied | Devices | Inspected | Failed
+    Ready
+    | Progress
+    | CardStarted
+    | LoadDone
+    | Text
+    | ChatDone
+    | ProbeDone
+    | StateSaved
+    | StateRestored
+    | CardDied
+    | Devices
+    | Inspected
+    | Failed
 )
 
 Line = Annotated[bytes, "one JSON message and a newline"]

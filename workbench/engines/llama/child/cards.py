@@ -67,7 +67,8 @@ class VirtualCard:
 
     def live_mib(self, after_ns: int, until_ns: int) -> float:
         """MiB still held of what was allocated in that time (ns, monotonic)."""
-        return sum(a.size for a in self.allocations() if not a.failed and not a.freed and after_ns < a.at_ns <= until_ns) / MIB
+        held = (a for a in self.allocations() if not a.failed and not a.freed)
+        return sum(a.size for a in held if after_ns < a.at_ns <= until_ns) / MIB
 
     def describe(self) -> CardProcess:
         """For meters."""

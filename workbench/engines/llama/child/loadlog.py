@@ -16,7 +16,7 @@ _REFUSED = (
     re.compile(r"failed to allocate (\S+) buffer of size (\d+)"),
     re.compile(r"allocating ([\d.]+) MiB on device (\d+)"),
 )
-_FLASH = re.compile(r"flash_attn\s+= (\w+)|Flash Attention was auto, set to (\w+)")
+_FLASH = re.compile(r"flash_attn\s+= (\w+)|Flash Attention (enabled|disabled)|Flash Attention was auto, set to (\w+)")
 _PREFIX = re.compile(r"^[a-zA-Z_:~]+: ")
 
 
@@ -60,7 +60,7 @@ class LoadLog:
         elif match := _BUFFER.search(line):
             self._buffer(match[1], match[2], float(match[3]))
         elif match := _FLASH.search(line):
-            self.flash_attn = (match[1] or match[2]) == "enabled"
+            self.flash_attn = "enabled" in match.groups()
         elif match := _REFUSED[0].search(line):
             self.refusal = self.refusal or Refusal(match[1], int(match[2]) / MIB)
         elif match := _REFUSED[1].search(line):

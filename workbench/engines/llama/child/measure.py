@@ -8,6 +8,9 @@ from workbench.engines.llama.child import native
 from workbench.engines.llama.child.cards import VirtualCard
 from workbench.engines.llama.child.loadlog import Kind, LoadLog
 
+META = "Meta()"
+"""The log's name for all cards of tensor mode together; its figures are the largest card's."""
+
 
 class UsedCard:
     """A card of this load: its name, llama.cpp's device, and its process if it is virtual."""
@@ -69,11 +72,13 @@ def read_log(log: LoadLog, cards: Sequence[UsedCard]) -> tuple[tuple[CardMemory,
     """Each card's memory and the host's, from the log's buffer lines and assignment lines."""
     sums: dict[str, dict[Kind, float]] = {}
     for buffer, kind, mib in log.buffers:
+        if buffer == META:
+            continue
         owner = next((card.name for card in cards if card.owns(buffer)), native.HOST)
         kinds = sums.setdefault(owner, {})
         kinds[kind] = kinds.get(kind, 0.0) + mib
     landed = [place for _, place in sorted(log.places.items())]
-    on_cards = {card.device_name for card in cards}
+    on_cards = {card.device_name for card in cards} | {META}
 
     def memory(name: str, layers: int) -> CardMemory:
         kinds = sums.get(name, {})

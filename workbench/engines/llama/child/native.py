@@ -7,10 +7,12 @@ empty registry of devices.
 import ctypes
 import os
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import llama_cpp.llama_cpp as llama
 
 MIB = 1024 * 1024
+DEBUG_LEVEL = 1
 ERROR_LEVEL = 4
 CONTINUED_LEVEL = 5
 HOST = "CPU"
@@ -40,7 +42,8 @@ ggml.ggml_backend_reg_dev_count.restype = ctypes.c_size_t
 ggml.ggml_backend_reg_dev_count.argtypes = [ctypes.c_void_p]
 
 _ABORT_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
-_DEVICE_TYPES = ("cpu", "gpu", "igpu", "accel")
+DeviceType = Literal["cpu", "gpu", "igpu", "accel"]
+_DEVICE_TYPES: tuple[DeviceType, ...] = ("cpu", "gpu", "igpu", "accel")
 _PROPS_BYTES = 512
 """More than `ggml_backend_dev_props` takes in any version."""
 _keep: list[object] = []
@@ -61,17 +64,21 @@ class Props(ctypes.Structure):
 
 
 class LibraryLog:
-    """The library's log lines: written to this process's stderr, and handed to listeners."""
+    """The library's log lines: handed to listeners and, but for debug lines, written to stderr."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[int, str], None]] = []
         self._line = b""
+        self._debug = False
         callback = llama.llama_log_callback(self._receive)
         _keep.append(callback)
         llama.llama_log_set(callback, ctypes.c_void_p(0))
 
     def _receive(self, level: int, text: bytes, _data: ctypes.c_void_p) -> None:
-        os.write(2, text)
+        if level != CONTINUED_LEVEL:
+            self._debug = level == DEBUG_LEVEL
+        if not self._debug:
+            os.write(2, text)
         self._line = self._line + text if level == CONTINUED_LEVEL else text
         if self._line.endswith(b"\n"):
             line = self._line.decode("utf-8", "replace").strip()
@@ -81,7 +88,6 @@ class LibraryLog:
     def listen(self, listener: Callable[[int, str], None]) -> None:
         """Hand every further line and its level to `listener`, in the thread that logs it."""
         self._listeners.append(listener)
-
 
 
 def on_abort(callback: Callable[[str], None]) -> None:
@@ -131,8 +137,8 @@ def device_named(name: str) -> int | None:
     return next((device for device in devices() if device_name(device) == name), None)
 
 
-def device_type(device: int) -> str:
-    """cpu, gpu, igpu or accel."""
+def device_type(device: int) -> DeviceType:
+    """What kind of device it is."""
     kind: int = ggml.ggml_backend_dev_type(device)
     return _DEVICE_TYPES[kind] if kind < len(_DEVICE_TYPES) else "gpu"
 

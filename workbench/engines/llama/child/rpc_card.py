@@ -54,9 +54,8 @@ class Ledger:
             if not failed:
                 self._live[match[2]] = allocation
         elif b"[free_buffer]" in line and (match := self._FREE.search(line)):
-            allocation = self._live.pop(match[1], None)  # type: ignore[assignment]
-            if allocation is not None:
-                allocation.freed = True
+            if match[1] in self._live:
+                self._live.pop(match[1]).freed = True
 
 
 def _data_mib() -> float:

@@ -1,0 +1,283 @@
+"""One model loaded one way: devices chosen, weights loaded, context made, all of it measured."""
+
+import ctypes
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as llama
+import psutil
+
+from workbench.domain.layout import Context
+from workbench.domain.split import apportion, n_gpu_layers_asked
+from workbench.engines.engine import EngineError, Loaded, LoadFailed, ModelInfo
+from workbench.engines.llama.child import native
+from workbench.engines.llama.child.cards import CardFailedToStart, VirtualCards
+from workbench.engines.llama.child.header import HeaderError, read_header
+from workbench.engines.llama.child.loadlog import LoadLog
+from workbench.engines.llama.child.measure import ProcessMeter, UsedCard, read_log
+from workbench.engines.llama.wire import Load, WireCard
+
+CONNECT_TIMEOUT_S = 3.0
+_SPLIT_MODES = {
+    "none": llama.LLAMA_SPLIT_MODE_NONE,
+    "layer": llama.LLAMA_SPLIT_MODE_LAYER,
+    "row": llama.LLAMA_SPLIT_MODE_ROW,
+    "tensor": llama.LLAMA_SPLIT_MODE_TENSOR,
+}
+_CACHE_TYPES = {
+    "f32": llama.GGML_TYPE_F32,
+    "f16": llama.GGML_TYPE_F16,
+    "bf16": 30,
+    "q8_0": llama.GGML_TYPE_Q8_0,
+    "q4_0": llama.GGML_TYPE_Q4_0,
+    "q4_1": llama.GGML_TYPE_Q4_1,
+    "iq4_nl": llama.GGML_TYPE_IQ4_NL,
+    "q5_0": llama.GGML_TYPE_Q5_0,
+    "q5_1": llama.GGML_TYPE_Q5_1,
+}
+_FLASH = {
+    "auto": llama.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    True: llama.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    False: llama.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
+
+ProgressSink = Callable[[float, str], None]
+
+
+class Model:
+    """The model of this process: `load` once, then `context` serves. Everything is freed by exit."""
+
+    def __init__(self, log: native.LibraryLog, virtual: VirtualCards, abort: native.AbortFlag) -> None:
+        self._virtual = virtual
+        self._abort = abort
+        self._log = LoadLog()
+        log.listen(self._log.read)
+        self._cards: list[UsedCard] = []
+        self.context: ctypes.c_void_p | None = None
+
+    @property
+    def remote(self) -> bool:
+        """Whether a card is behind an RPC server."""
+        return any(card.endpoint for card in self._cards)
+
+    @property
+    def info(self) -> ModelInfo:
+        """The header of the loaded model."""
+        return self._info
+
+    def load(self, command: Load, progress: ProgressSink) -> Loaded:
+        """Load weights and make the context. Raises LoadFailed."""
+        started = time.monotonic()
+        try:
+            self._info = read_header(Path(command.model_path))
+        except HeaderError as error:
+            raise LoadFailed(str(error), key="model") from error
+        self._split = command.split
+        self._check_counts()
+        progress(0.0, "starting cards")
+        self._use_cards(command)
+        shares = self._shares(command.cards)
+        self._meter = ProcessMeter(self._cards) if self._split.split_mode == "tensor" else None
+        if self._meter:
+            self._meter.mark("start")
+        self._log.start()
+        self._load_weights(command, shares, progress)
+        if self._meter:
+            self._meter.mark("weights")
+        progress(1.0, "making the context")
+        return self._make_context(command.context, started)
+
+    def new_context(self, context: Context) -> Loaded:
+        """Free the context and make another on the same weights. Raises LoadFailed."""
+        started = time.monotonic()
+        if self.context is not None:
+            llama.llama_free(self.context)
+            self.context = None
+        return self._make_context(context, started)
+
+    def blame(self, buffer: str) -> str:
+        """The card a logged buffer name belongs to, else that name."""
+        return next((card.name for card in self._cards if card.owns(buffer)), buffer)
+
+    def refused(self) -> tuple[str, float] | None:
+        """The card that refused a buffer since the last load or context, and the MiB wanted."""
+        if self._log.refusal is not None:
+            return self.blame(self._log.refusal.buffer), self._log.refusal.mib
+        return self._virtual.refused()
+
+    def _check_counts(self) -> None:
+        positions = self._info.n_layer + 1
+        layers = self._split.layers
+        if layers is not None and sum(layers) > positions:
+            raise LoadFailed(
+                f"{' + '.join(map(str, layers))} = {sum(layers)} layers are asked for, the model has {positions} "
+                f"positions ({self._info.n_layer} layers and the output)",
+                key="split.layers",
+            )
+
+    def _use_cards(self, command: Load) -> None:
+        sizes = {card.name: card.virtual_mib for card in command.cards if card.virtual_mib is not None}
+        if sizes and not llama.llama_supports_rpc():
+            raise LoadFailed(
+                "virtual cards need llama-cpp-python built with RPC, and this one is not; "
+                "rebuild with CMAKE_ARGS=-DGGML_RPC=ON (`make venv` does)",
+                key="split.cards",
+            )
+        try:
+            self._virtual.start(sizes, command.card_threads)
+        except CardFailedToStart as error:
+            raise LoadFailed(str(error), key="split.cards") from error
+        self._cards = [self._use(card) for card in command.cards]
+
+    def _use(self, card: WireCard) -> UsedCard:
+        if card.device is not None:
+            device = native.device_named(card.device)
+            if device is None:
+                names = ", ".join(native.device_name(device) for device in native.devices())
+                raise LoadFailed(f"there is no card {card.device} here; there are: {names}", key="split.cards")
+            return UsedCard(card.name, device)
+        virtual = self._virtual.by_name.get(card.name)
+        endpoint = virtual.endpoint if virtual else card.endpoint
+        assert endpoint is not None
+        if virtual is None:
+            self._check_endpoint(card.name, endpoint)
+        devices = native.add_rpc_server(endpoint)
+        if not devices:
+            raise LoadFailed(f"the RPC server at {endpoint} offers no device", card=card.name, key="split.cards")
+        return UsedCard(card.name, devices[0], endpoint, virtual)
+
+    def _check_endpoint(self, name: str, endpoint: str) -> None:
+        if not llama.llama_supports_rpc():
+            raise LoadFailed(
+                f"{name} is an RPC card, and llama-cpp-python is built without RPC; "
+                "rebuild with CMAKE_ARGS=-DGGML_RPC=ON (`make venv` does)",
+                key="split.cards",
+            )
+        host, _, port = endpoint.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+        except (OSError, ValueError) as error:
+            raise LoadFailed(
+                f"no RPC server answers at {endpoint} ({error}); start one there with "
+                f"`ggml-rpc-server --host {host or '127.0.0.1'} --port {port}`",
+                card=name,
+                key="split.cards",
+            ) from error
+
+    def _shares(self, cards: tuple[WireCard, ...]) -> tuple[float, ...]:
+        split = self._split
+        if split.layers is not None:
+            return tuple(float(count) for count in split.layers)
+        if not isinstance(split.tensor_split, str):
+            return split.tensor_split
+        if split.split_mode == "none" or not self._cards:
+            return ()
+        free = [
+            card.free_mib() if wire.free_mib is None else wire.free_mib
+            for card, wire in zip(self._cards, cards, strict=True)
+        ]
+        counts = apportion(n_gpu_layers_asked(split, self._info.n_layer), free)
+        return tuple(float(count) for count in counts)
+
+    def _load_weights(self, command: Load, shares: tuple[float, ...], progress: ProgressSink) -> None:
+        handles = (ctypes.c_void_p * (len(self._cards) + 1))(*(card.device for card in self._cards), None)
+        padded = (ctypes.c_float * llama.llama_max_devices())(*shares)
+        last = [-1]
+
+        @llama.llama_progress_callback  # type: ignore[untyped-decorator]
+        def moved(fraction: float, _data: ctypes.c_void_p) -> bool:
+            percent = int(fraction * 100)
+            if percent != last[0]:
+                last[0] = percent
+                progress(fraction, "loading weights")
+            return not self._abort
+
+        params = llama.llama_model_default_params()
+        params.devices = ctypes.cast(handles, ctypes.c_void_p)
+        params.split_mode = _SPLIT_MODES[self._split.split_mode]
+        params.n_gpu_layers = n_gpu_layers_asked(self._split, self._info.n_layer) if self._cards else 0
+        params.main_gpu = self._split.main_gpu if self._split.split_mode == "none" else 0
+        params.tensor_split = ctypes.cast(padded, ctypes.POINTER(ctypes.c_float))
+        params.progress_callback = moved
+        self._model = llama.llama_model_load_from_file(command.model_path.encode(), params)
+        if not self._model:
+            raise self._failure("the model did not load", "split")
+
+    def _make_context(self, context: Context, started: float) -> Loaded:
+        self._log.start_context()
+        if self._meter:
+            meter = self._meter
+            self._log.on_kv = lambda: meter.mark("kv")
+            meter.mark("weights")
+        threads = context.n_threads if context.n_threads != "auto" else default_threads()
+        params = llama.llama_context_default_params()
+        params.n_ctx = context.n_ctx or self._info.n_ctx_train
+        params.n_batch = context.n_batch
+        params.n_ubatch = context.n_ubatch
+        params.n_threads = params.n_threads_batch = threads
+        params.type_k = _CACHE_TYPES[context.type_k]
+        params.type_v = _CACHE_TYPES[context.type_v]
+        params.flash_attn_type = _FLASH[context.flash_attn]
+        params.abort_callback = self._abort.callback
+        params.abort_callback_data = self._abort.data
+        made = llama.llama_init_from_model(self._model, params)
+        if not made:
+            raise self._failure("the context could not be made", "context")
+        self.context = made
+        self._warm_up()
+        cards, host = read_log(self._log, self._cards)
+        places: tuple[str, ...] = ()
+        if self._meter:
+            self._meter.mark("end")
+            cards = self._meter.read()
+        else:
+            names = {card.device_name: card.name for card in self._cards}
+            places = tuple(names.get(place, place) for _, place in sorted(self._log.places.items()))
+        return Loaded(
+            model=self._info,
+            cards=cards,
+            host=host,
+            places=places,
+            n_ctx=llama.llama_n_ctx(made),
+            flash_attn=self._log.flash_attn,
+            template="",
+            template_is_fallback=False,
+            load_s=time.monotonic() - started,
+            pid=os.getpid(),
+            card_processes=tuple(card.describe() for card in self._virtual.by_name.values()),
+        )
+
+    def _warm_up(self) -> None:
+        vocab = llama.llama_model_get_vocab(self._model)
+        token = max(llama.llama_vocab_bos(vocab), 0)
+        one = (llama.llama_token * 1)(token)
+        llama.llama_decode(self.context, llama.llama_batch_get_one(one, 1))
+        llama.llama_synchronize(self.context)
+        llama.llama_memory_clear(llama.llama_get_memory(self.context), True)
+
+    def _failure(self, otherwise: str, key: str) -> EngineError:
+        reason = self._log.reason(otherwise)
+        refused = self.refused()
+        if refused is None:
+            return LoadFailed(reason, key=key)
+        card, wanted = refused
+        used = next((used for used in self._cards if used.name == card), None)
+        return LoadFailed(reason, card=card, wanted_mib=wanted, free_mib=used.free_mib() if used else None, key=key)
+
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's model."""
+        return self._model
+
+
+def default_threads() -> int:
+    """The physical cores that this process may use."""
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:
+        allowed = os.cpu_count() or 1
+    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
