@@ -1,0 +1,44 @@
+from typing import Literal
+
+from workbench.domain.card import Card, CardKind
+from workbench.engines.llama.wire import Device
+from workbench.lab.cards import join
+from workbench.meters.nvml import Gpu
+from workbench.meters.sample import CardSample
+
+
+def device(name: str, device_id: str | None, type_: Literal["gpu", "igpu", "cpu", "accel"] = "gpu") -> Device:
+    return Device(name=name, description="NVIDIA H200", type=type_, device_id=device_id, total_mib=143000, free_mib=100)
+
+
+GPUS = (
+    Gpu(index=0, pci_bus_id="0000:41:00.0", uuid="GPU-a", name="NVIDIA H200"),
+    Gpu(index=1, pci_bus_id="0000:c1:00.0", uuid="GPU-b", name="NVIDIA H200"),
+)
+SAMPLES = {
+    "0000:41:00.0": CardSample(name="", total_mib=143771, used_mib=1000, reserved_mib=615),
+    "0000:c1:00.0": CardSample(name="", total_mib=143771, used_mib=2000, reserved_mib=615),
+}
+
+
+def test_cuda_order_is_not_the_order_of_nvidia_smi() -> None:
+    cards = join([device("CUDA0", "0000:c1:00.0"), device("CUDA1", "0000:41:00.0")], GPUS, SAMPLES)
+    assert [(card.name, card.smi_index, card.uuid) for card in cards] == [("CUDA0", 1, "GPU-b"), ("CUDA1", 0, "GPU-a")]
+    assert cards[0].free_mib == 143771 - 2000 - 615
+    assert cards[0].pci_bus_id == "0000:c1:00.0"
+
+
+def test_virtual_cuda_cards_keep_their_part_of_the_card() -> None:
+    cards = join([device("CUDA0", "0000:41:00.0-v0"), device("CUDA1", "0000:41:00.0-v1")], GPUS, SAMPLES)
+    assert [(card.smi_index, card.pci_bus_id, card.free_mib) for card in cards] == [(0, "0000:41:00.0", 100)] * 2
+
+
+def test_a_card_that_nvml_does_not_know_keeps_what_llama_cpp_says() -> None:
+    assert join([device("Vulkan0", None)], GPUS, SAMPLES) == (
+        Card(name="Vulkan0", kind=CardKind.GPU, description="NVIDIA H200", total_mib=143000, free_mib=100),
+    )
+
+
+def test_the_cpu_comes_last_and_helpers_of_the_cpu_are_no_cards() -> None:
+    cards = join([device("BLAS", None, "accel"), device("CPU", None, "cpu"), device("CUDA0", None)], (), {})
+    assert [(card.name, card.kind) for card in cards] == [("CUDA0", CardKind.CUDA), ("CPU", CardKind.CPU)]

@@ -1,0 +1,163 @@
+"""What can be said on the command line."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from workbench import __version__
+from workbench.cli.failures import Code, CommandFailed, explain
+
+
+class Commands(click.Group):
+    """A group whose unnamed command opens the screen."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `open` before anything that is neither a command nor one of the group's own options."""
+        if not args or (args[0] not in self.commands and args[0] not in ("--help", "--version")):
+            args = ["open", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=Commands,
+    options_metavar="",
+    subcommand_metavar="[LAYOUT | MODEL.gguf | FOLDER] [--resume]\n       workbench COMMAND …",
+    context_settings={"max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="workbench", message="%(prog)s %(version)s")
+def commands() -> None:
+    """Chat with a model while moving its layers between cards.
+
+    Without a command, opens the screen: on a layout (a file or a name), on a model, or on a
+    folder of models to choose from; without arguments on the last session. --resume brings
+    back the last conversation.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage or document, 130 cancelled.
+    """
+
+
+@commands.command("open", hidden=True)
+@click.argument("target", required=False, metavar="[LAYOUT | MODEL.gguf | FOLDER]")
+@click.option("--resume", is_flag=True, help="Bring back the last conversation.")
+def open_screen(target: str | None, resume: bool) -> None:
+    """Open the screen."""
+    if not has_terminal():
+        raise CommandFailed(
+            "the screen needs a terminal; `workbench run LAYOUT -p TEXT` answers a prompt without one,"
+            " `workbench demo` shows what workbench does",
+            Code.WRONG,
+        )
+    from workbench.app.app import run_app
+
+    sys.exit(run_app(target, resume=resume))
+
+
+@commands.command()
+def demo() -> None:
+    """The bundled model on two virtual cards.
+
+    Opens the screen; without a terminal, a demonstration that prints: a prompt, a re-split
+    from 1:1 to 3:1, a second prompt, and what that did to speed and memory.
+    """
+    from workbench.lab.demo import DEMO_LAYOUT, demonstrate
+
+    if has_terminal():
+        from workbench.app.app import run_app
+
+        sys.exit(run_app(DEMO_LAYOUT))
+    demonstrate(sys.stdout)
+
+
+@commands.command()
+@click.argument("layout")
+@click.argument("stdin", required=False, metavar="[-]", type=click.Choice(["-"]))
+@click.option("-p", "--prompt", metavar="TEXT", help="The prompt.")
+@click.option("-f", "--file", metavar="FILE", type=click.Path(path_type=Path), help="Read the prompt from a file.")
+@click.option("--max-tokens", metavar="N", type=click.IntRange(min=1), help="End the reply after N tokens.")
+@click.option("--temperature", metavar="T", type=click.FloatRange(min=0), help="0 takes the likeliest token.")
+@click.option("--seed", metavar="N", type=click.IntRange(min=0), help="Make a reply repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def run(
+    layout: str,
+    stdin: str | None,
+    prompt: str | None,
+    file: Path | None,
+    max_tokens: int | None,
+    temperature: float | None,
+    seed: int | None,
+    as_json: bool,
+) -> None:
+    """Answer one prompt with LAYOUT, a file or a name.
+
+    The prompt is TEXT, a FILE, or with `-` what comes on stdin. The reply goes to stdout as
+    it is made, figures go to stderr.
+    """
+    from workbench.cli.run import read_prompt, run_prompt
+    from workbench.domain.conversation import Sampling
+
+    text = read_prompt(prompt, file, stdin is not None)
+    sampling = Sampling(
+        max_tokens=max_tokens or 0,
+        temperature=Sampling().temperature if temperature is None else temperature,
+        seed=seed,
+    )
+    run_prompt(layout, text, sampling, as_json=as_json)
+
+
+@commands.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+def cards(as_json: bool) -> None:
+    """The cards of this machine, under llama.cpp's names and nvidia-smi's numbers."""
+    from workbench.cli.cards import print_cards
+
+    print_cards(as_json=as_json)
+
+
+@commands.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+def check(files: Sequence[str]) -> None:
+    """Check layouts and prompt sets; one line for each error."""
+    from workbench.store.documents import check_document
+
+    wrong = False
+    for file in files:
+        errors = check_document(file)
+        wrong = wrong or bool(errors)
+        for error in errors:
+            click.echo(str(error), err=True)
+        if not errors:
+            click.echo(f"{file}: sound")
+    if wrong:
+        sys.exit(Code.WRONG)
+
+
+def has_terminal() -> bool:
+    """Whether a screen can be shown and typed to; Textual draws on stderr."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    try:
+        commands.main(args, prog_name="workbench", standalone_mode=False)
+        sys.stdout.flush()
+        code: int = Code.DONE
+    except SystemExit:
+        raise
+    except BaseException as error:
+        code = explain(error)
+    if code == Code.FAILED:
+        quiet_stdout()
+    sys.exit(code)
+
+
+def quiet_stdout() -> None:
+    """Let the interpreter end without a word about a stdout that nobody reads any more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

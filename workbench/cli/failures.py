@@ -1,0 +1,89 @@
+"""How a command ends: exit codes, and one message on stderr for each failure."""
+
+import traceback
+from datetime import datetime
+from enum import IntEnum
+
+import click
+
+from workbench.domain.card import format_mib
+from workbench.engines.engine import EngineError
+
+
+class Code(IntEnum):
+    """The exit codes."""
+
+    DONE = 0
+    FAILED = 1
+    WRONG = 2
+    """Wrong usage, or a document that cannot be used."""
+    CANCELLED = 130
+
+
+class CommandFailed(Exception):
+    """A command that cannot go on: its message for people and its exit code."""
+
+    def __init__(self, message: str, code: Code = Code.FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def explain(error: BaseException) -> int:
+    """Say on stderr what went wrong; the exit code. An unexpected error goes to a log file."""
+    from workbench.store.documents import DocumentError
+
+    match error:
+        case click.exceptions.Exit():
+            return error.exit_code
+        case click.ClickException():
+            error.show()
+            return Code.WRONG if isinstance(error, click.UsageError) else Code.FAILED
+        case KeyboardInterrupt() | click.Abort():
+            return Code.CANCELLED
+        case CommandFailed():
+            say(str(error))
+            return error.code
+        case DocumentError():
+            say(str(error))
+            return Code.WRONG
+        case EngineError():
+            say(describe(error))
+            return Code.FAILED
+        case BrokenPipeError():
+            return Code.FAILED
+        case _:
+            say(_logged(error))
+            return Code.FAILED
+
+
+def say(message: str) -> None:
+    """One message on stderr."""
+    click.echo(f"workbench: {message}", err=True)
+
+
+def describe(error: EngineError) -> str:
+    """The engine's reason, with the card and the sizes where the reason does not name them."""
+    text = error.reason
+    if error.card is not None and error.card not in text:
+        text += f", on {error.card}"
+    sizes = [
+        f"{format_mib(size)} {word}"
+        for size, word in ((error.wanted_mib, "wanted"), (error.free_mib, "free"))
+        if size is not None
+    ]
+    return f"{text} ({', '.join(sizes)})" if sizes else text
+
+
+def _logged(error: BaseException) -> str:
+    """Write the traceback to the log folder; what to tell people."""
+    from workbench.store.places import log_folder
+
+    what = f"unexpected {type(error).__name__}: {error}"
+    try:
+        path = log_folder() / "errors.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now().isoformat(timespec='seconds')}\n{''.join(traceback.format_exception(error))}\n")
+    except OSError:
+        return what
+    return f"{what}; details are in {path}"

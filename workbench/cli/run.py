@@ -1,0 +1,150 @@
+"""`workbench run`: one prompt, one reply, and what they took."""
+
+import re
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TextIO, TypeVar
+
+import click
+import msgspec
+
+from workbench.cli.failures import Code, CommandFailed, say
+from workbench.domain.conversation import Sampling, Turn
+from workbench.domain.layout import Layout
+from workbench.domain.memory import CardMemory
+from workbench.engines.engine import Loaded
+from workbench.lab.events import LoadMoved, Notice, SessionEvent, TurnText
+from workbench.lab.session import Session
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_Result = TypeVar("_Result")
+
+
+def read_prompt(text: str | None, file: Path | None, from_stdin: bool) -> str:
+    """The prompt from the one place that was named. Raises click.UsageError, CommandFailed."""
+    if (text is not None) + (file is not None) + from_stdin != 1:
+        raise click.UsageError("name the prompt once: -p TEXT, -f FILE, or - for stdin")
+    if from_stdin or file == Path("-"):
+        text = sys.stdin.read()
+    elif file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise CommandFailed(f"{file}: {error.strerror}; name a text file", Code.WRONG) from None
+        except UnicodeDecodeError:
+            raise CommandFailed(f"{file}: is not UTF-8 text", Code.WRONG) from None
+    if text is None or not text.strip():
+        raise CommandFailed("the prompt is empty", Code.WRONG)
+    return text
+
+
+class Printer:
+    """Listens to the session: the reply to stdout as it comes, the load's progress to a terminal."""
+
+    def __init__(self, *, quiet: bool, out: TextIO, err: TextIO) -> None:
+        self._quiet = quiet
+        self._out = out
+        self._err = err
+        self.broken = False
+        self.session: Session | None = None
+
+    def __call__(self, event: SessionEvent) -> None:
+        """From the session's thread."""
+        match event:
+            case TurnText(text) if not self._quiet and not self.broken:
+                try:
+                    self._out.write(_CONTROL.sub("", text) if self._out.isatty() else text)
+                    self._out.flush()
+                except OSError:
+                    self.broken = True
+                    if self.session is not None:
+                        self.session.cancel()
+            case LoadMoved(fraction, stage) if self._err.isatty():
+                self._err.write(f"\r{f'{stage} {fraction:.0%}':<40}\r")
+                self._err.flush()
+            case Notice(message):
+                say(message)
+
+
+def run_prompt(layout: Layout, prompt: str, sampling: Sampling, *, as_json: bool) -> None:
+    """Load, answer, print. Ctrl-C keeps what was said and ends with 130."""
+    printer = Printer(quiet=as_json, out=sys.stdout, err=sys.stderr)
+    session = Session(printer)
+    printer.session = session
+    try:
+        loaded = _wait(session.load(layout), session)[0]
+        turn, cancelled = _wait(session.send(prompt, sampling), session)
+    finally:
+        session.close()
+    if printer.broken:
+        raise BrokenPipeError
+    if as_json:
+        click.echo(run_json(layout, loaded, turn))
+    else:
+        click.echo()
+        click.echo(figures(layout, loaded, turn), err=True)
+    if cancelled or turn.stop_reason == "cancelled":
+        raise KeyboardInterrupt
+    if turn.stop_reason == "died":
+        raise CommandFailed("the engine ended in the middle of the reply")
+
+
+def _wait(future: Future[_Result], session: Session) -> tuple[_Result, bool]:
+    """The job's result, and whether Ctrl-C ended it: the job is cancelled, what it has is kept."""
+    try:
+        return future.result(), False
+    except KeyboardInterrupt:
+        session.cancel()
+        return future.result(), True
+
+
+def run_json(layout: Layout, loaded: Loaded, turn: Turn) -> str:
+    """The reply and its figures as one object; null where unknown."""
+    timing = turn.timing
+    value = {
+        "text": turn.reply,
+        "prompt_tokens": timing and timing.prompt_tokens,
+        "tokens": timing and timing.tokens,
+        "ttft_s": timing and timing.ttft_s,
+        "prefill_tok_s": timing and timing.prefill_tok_s,
+        "decode_tok_s": timing and timing.decode_tok_s,
+        "stop_reason": turn.stop_reason,
+        "split": layout.split.label(),
+        "cards": [
+            {
+                "name": card.name,
+                "weights_mib": card.weights_mib,
+                "kv_mib": card.kv_mib,
+                "compute_mib": card.compute_mib,
+                "layers": card.layers,
+            }
+            for card in loaded.cards
+        ],
+    }
+    return msgspec.json.encode(value).decode()
+
+
+def figures(layout: Layout, loaded: Loaded, turn: Turn) -> str:
+    """The same for people, on a few lines."""
+    timing = turn.timing
+    parts = [layout.split.label()]
+    if timing is not None:
+        rate = timing.decode_tok_s
+        parts += [
+            "– tok/s" if rate is None else f"{rate:.1f} tok/s",
+            f"first token {timing.ttft_s:.2f} s",
+            f"{timing.tokens} tokens",
+            f"prompt {timing.prompt_tokens}",
+        ]
+    parts.append(turn.stop_reason)
+    return "\n".join([" · ".join(parts), *(card_line(card) for card in loaded.cards)])
+
+
+def card_line(card: CardMemory) -> str:
+    """One card: `RPC0  23 layers  weights 60.3 + KV 2.1 + compute 90.0 = 152.4 MiB`."""
+    layers = "" if card.layers is None else f"{card.layers} layers  "
+    return (
+        f"{card.name}  {layers}weights {card.weights_mib:.1f} + KV {card.kv_mib:.1f}"
+        f" + compute {card.compute_mib:.1f} = {card.total_mib:.1f} MiB"
+    )

@@ -1,0 +1,97 @@
+"""The machine's cards: llama.cpp's devices joined with what NVML knows of them."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from workbench.domain.card import Card, CardKind, pci_key
+from workbench.engines.llama.client import list_devices
+from workbench.engines.llama.wire import Device
+from workbench.meters.nvml import Gpu, Nvml
+from workbench.meters.sample import CardSample
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """The cards in llama.cpp's order, the CPU last, and what to do if a GPU was expected."""
+
+    cards: tuple[Card, ...]
+    advice: str | None = None
+
+    @property
+    def gpus(self) -> tuple[Card, ...]:
+        """The cards that are no CPU."""
+        return tuple(card for card in self.cards if card.kind is not CardKind.CPU)
+
+
+def inventory(env: Mapping[str, str] | None = None) -> Inventory:
+    """Ask llama.cpp, in a process of its own with `env` as environment, and NVML.
+
+    Takes about a second. Raises EngineError if llama.cpp cannot be asked.
+    """
+    environment = os.environ if env is None else env
+    devices = list_devices(environment)
+    nvml = Nvml()
+    try:
+        # By now the child is gone, and so is the memory that asking took on each card.
+        samples = {gpu.pci_bus_id: nvml.sample(gpu.pci_bus_id, gpu.pci_bus_id) for gpu in nvml.gpus}
+        cards = join(devices, nvml.gpus, samples)
+        return Inventory(cards=cards, advice=_advice(cards, nvml, environment))
+    finally:
+        nvml.close()
+
+
+def join(devices: Sequence[Device], gpus: Sequence[Gpu], samples: Mapping[str, CardSample]) -> tuple[Card, ...]:
+    """Cards of `devices`; those that NVML knows get its number, UUID and free memory.
+
+    The two agree on PCI domain, bus and device, not on order. A virtual CUDA card has
+    `-v<i>` behind its bus id and keeps llama.cpp's sizes, which are its part of the card.
+    """
+    by_key = {pci_key(gpu.pci_bus_id): gpu for gpu in gpus}
+    cards = [
+        _card(device, by_key.get(pci_key(device.device_id or "")), samples)
+        for device in devices
+        if device.type != "accel"
+    ]
+    return tuple(sorted(cards, key=lambda card: card.kind is CardKind.CPU))
+
+
+def _card(device: Device, gpu: Gpu | None, samples: Mapping[str, CardSample]) -> Card:
+    bus_id, virtual, _ = (device.device_id or "").partition("-v")
+    free = device.free_mib
+    if gpu is not None and not virtual:
+        sample = samples.get(gpu.pci_bus_id)
+        free = free if sample is None or sample.free_mib is None else sample.free_mib
+    return Card(
+        name=device.name,
+        kind=_kind(device),
+        description=device.description,
+        smi_index=None if gpu is None else gpu.index,
+        pci_bus_id=bus_id if pci_key(bus_id) else None,
+        uuid=None if gpu is None else gpu.uuid,
+        total_mib=device.total_mib,
+        free_mib=free,
+    )
+
+
+def _kind(device: Device) -> CardKind:
+    if device.type == "cpu":
+        return CardKind.CPU
+    if re.match(r"CUDA\d", device.name):
+        return CardKind.CUDA
+    return CardKind.RPC if re.match(r"RPC\d", device.name) else CardKind.GPU
+
+
+def _advice(cards: Sequence[Card], nvml: Nvml, env: Mapping[str, str]) -> str | None:
+    """Why there is no GPU to use, and the one thing that helps; None if there is one."""
+    if any(card.kind is not CardKind.CPU for card in cards):
+        return None
+    if nvml.gpus:
+        if "CUDA_VISIBLE_DEVICES" in env:
+            return f"CUDA_VISIBLE_DEVICES={env['CUDA_VISIBLE_DEVICES']} hides every card; unset it."
+        return (
+            f"The driver knows {len(nvml.gpus)} NVIDIA card(s), but this llama.cpp has no CUDA."
+            " Install nvcc and run `make venv`."
+        )
+    return f"No GPU: {nvml.missing or 'the driver names no card'}. `workbench demo` shows a split without one."
