@@ -76,11 +76,11 @@ def describe(error: EngineError) -> str:
 
 def _logged(error: BaseException) -> str:
     """Write the traceback to the log folder; what to tell people."""
-    from workbench.store.places import log_folder
+    from workbench.store.places import places
 
     what = f"unexpected {type(error).__name__}: {error}"
     try:
-        path = log_folder() / "errors.log"
+        path = places().log / "errors.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as log:
             log.write(f"{datetime.now().isoformat(timespec='seconds')}\n{''.join(traceback.format_exception(error))}\n")

@@ -11,6 +11,7 @@ from workbench.engines.llama.client import list_devices
 from workbench.engines.llama.wire import Device
 from workbench.meters.nvml import Gpu, Nvml
 from workbench.meters.sample import CardSample
+from workbench.store.places import places
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,19 +26,18 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(card for card in self.cards if card.kind is not CardKind.CPU)
 
 
-def inventory(env: Mapping[str, str] | None = None) -> Inventory:
-    """Ask llama.cpp, in a process of its own with `env` as environment, and NVML.
+def inventory(env: Mapping[str, str | None] | None = None) -> Inventory:
+    """Ask llama.cpp, in a process of its own, and NVML. `env` is a layout's, on top of ours.
 
-    Takes about a second. Raises EngineError if llama.cpp cannot be asked.
+    Takes about a second. Raises EngineDied if llama.cpp cannot be asked.
     """
-    environment = os.environ if env is None else env
-    devices = list_devices(environment)
+    devices = list_devices(env or {}, places().log / "engine.log")
     nvml = Nvml()
     try:
         # By now the child is gone, and so is the memory that asking took on each card.
         samples = {gpu.pci_bus_id: nvml.sample(gpu.pci_bus_id, gpu.pci_bus_id) for gpu in nvml.gpus}
         cards = join(devices, nvml.gpus, samples)
-        return Inventory(cards=cards, advice=_advice(cards, nvml, environment))
+        return Inventory(cards=cards, advice=_advice(cards, nvml, {**os.environ, **(env or {})}))
     finally:
         nvml.close()
 
@@ -83,13 +83,13 @@ def _kind(device: Device) -> CardKind:
     return CardKind.RPC if re.match(r"RPC\d", device.name) else CardKind.GPU
 
 
-def _advice(cards: Sequence[Card], nvml: Nvml, env: Mapping[str, str]) -> str | None:
+def _advice(cards: Sequence[Card], nvml: Nvml, env: Mapping[str, str | None]) -> str | None:
     """Why there is no GPU to use, and the one thing that helps; None if there is one."""
     if any(card.kind is not CardKind.CPU for card in cards):
         return None
     if nvml.gpus:
-        if "CUDA_VISIBLE_DEVICES" in env:
-            return f"CUDA_VISIBLE_DEVICES={env['CUDA_VISIBLE_DEVICES']} hides every card; unset it."
+        if (visible := env.get("CUDA_VISIBLE_DEVICES")) is not None:
+            return f"CUDA_VISIBLE_DEVICES={visible} hides every card; unset it."
         return (
             f"The driver knows {len(nvml.gpus)} NVIDIA card(s), but this llama.cpp has no CUDA."
             " Install nvcc and run `make venv`."
