@@ -1,0 +1,321 @@
+"""The app: session events go to the panes, what the panes ask for goes to the session."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from textual import on
+from textual.app import App, SystemCommand
+from textual.screen import Screen
+
+from workbench.app.card_rows import kind_of
+from workbench.app.inbox import Inbox
+from workbench.app.keymap import KEYS, bindings
+from workbench.app.messages import Metered, NoticeShown, PromptSubmitted, SessionSpoke, SplitApplied
+from workbench.app.outside import Outside
+from workbench.app.screens.context_full import ContextFullScreen, WayOn
+from workbench.app.screens.help import HelpScreen
+from workbench.app.screens.layouts import LayoutsScreen
+from workbench.app.screens.main import MainScreen
+from workbench.app.screens.models import ModelsScreen
+from workbench.app.screens.said import Said, SaidScreen
+from workbench.app.screens.save_as import SaveAsScreen
+from workbench.app.theme import THEMES, default_theme
+from workbench.domain.card import format_mib
+from workbench.domain.layout import Layout
+from workbench.engines.engine import Loaded, ModelInfo
+from workbench.lab import events
+from workbench.lab.session import Session
+from workbench.meters.sample import Snapshot
+
+DRAW_EVERY_S = 0.1
+"""How often the text of a reply is drawn."""
+
+
+class WorkbenchApp(App[None]):
+    """Routes; the panes draw and the session works."""
+
+    CSS_PATH = "theme.tcss"
+    TITLE = "workbench"
+    BINDINGS = bindings("anywhere")
+    ENABLE_COMMAND_PALETTE = True
+
+    def __init__(
+        self,
+        make_session: Callable[[Callable[[events.SessionEvent], None]], Session],
+        outside: Outside,
+        *,
+        first: Layout | None = None,
+        pick_model: bool = False,
+    ) -> None:
+        super().__init__()
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = default_theme()
+        self._inbox = Inbox(lambda: self.post_message(SessionSpoke()))
+        self.session = make_session(self._inbox)
+        self._outside = outside
+        self._first = first
+        self._pick_model = pick_model
+        self._end_meters: Callable[[], None] = lambda: None
+        self._job: str | None = None
+        self._loading = ""
+        self._clear_asked = False
+        self.said: list[Said] = []
+
+    def get_default_screen(self) -> Screen[None]:
+        """The one screen; dialogs lie over it."""
+        lacks = "\n\n".join(f"{lack.what}\n  {lack.command}" for lack in self._outside.lacks)
+        return MainScreen(hint=lacks or self._outside.hint, cards=self._outside.cards)
+
+    @property
+    def main(self) -> MainScreen:
+        """The main screen, whatever lies over it."""
+        screen = self.screen_stack[0]
+        assert isinstance(screen, MainScreen)
+        return screen
+
+    async def on_mount(self) -> None:
+        """Hear signals, start the meters, load what was asked for."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.exit)
+        self._end_meters = self._outside.start_meters(self._take_snapshot)
+        self._drawing = self.set_interval(DRAW_EVERY_S, self._hear, pause=True)
+        if self.session.conversation.turns:
+            await self.main.chat.show(self.session.conversation)
+        if self._first is not None:
+            self.session.load(self._first)
+        elif self._pick_model:
+            self.action_models()
+
+    def _take_snapshot(self, snapshot: Snapshot) -> None:
+        self.post_message(Metered(snapshot))
+
+    def on_unmount(self) -> None:
+        """End the meters; whoever made the session closes it."""
+        self._end_meters()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette lists the key map."""
+        for key in KEYS:
+            if key.palette:
+                yield SystemCommand(key.what, key.keys, lambda action=key.action: self.run_action(action))
+        yield SystemCommand("change the colours", "themes", self.action_change_theme)
+
+    # ── what the session and the meters say ───────────────────────────────────────────────
+    @on(SessionSpoke)
+    async def _hear(self) -> None:
+        for event in self._inbox.fetch():
+            await self._on_event(event)
+
+    @on(Metered)
+    def _metered(self, event: Metered) -> None:
+        self.main.cards.show_snapshot(event.snapshot)
+        self.main.split.free_mib = self.main.cards.free_mib
+
+    async def _on_event(self, event: events.SessionEvent) -> None:
+        main = self.main
+        match event:
+            case events.Busy(job):
+                self._job = job
+                if job not in ("load", "resplit", "restore"):
+                    main.status.progress(None)
+            case events.LoadStarted(layout, why):
+                self._loading = f"{_WHY.get(why, why)} {layout.split.label()}"
+                main.status.progress(0.0, self._loading)
+            case events.LoadMoved(fraction, stage):
+                main.status.progress(fraction, f"{self._loading}: {stage}")
+            case events.LayoutLoaded(layout, loaded):
+                main.status.progress(None)
+                self._show_loaded(layout, loaded)
+            case events.TurnStarted(index, prompt):
+                self._drawing.resume()
+                await main.chat.begin(index, prompt)
+            case events.TurnText(text):
+                await main.chat.grow(text)
+            case events.TurnDone(index, turn):
+                self._drawing.pause()
+                await main.chat.end(index, turn)
+            case events.ConversationChanged(conversation):
+                await main.chat.show(conversation)
+            case events.ContextFull():
+                self._context_full(event)
+            case events.Changed():
+                main.change.show_change(event)
+            case events.ProbeDone(measurement):
+                main.change.show_probe(measurement)
+            case events.Problem():
+                self.say(describe(event), problem=True)
+            case events.Notice(message):
+                self.say(message)
+
+    def _show_loaded(self, layout: Layout, loaded: Loaded) -> None:
+        main = self.main
+        self._outside.watch(loaded)
+        known = {card.name: card for card in self._outside.cards}
+        kinds = [(c.name, known[c.name].kind if c.name in known else kind_of(c.name, loaded)) for c in loaded.cards]
+        main.cards.show_loaded(loaded)
+        main.split.show_loaded(layout, loaded, kinds)
+        main.header.left = (
+            f"{loaded.model.name} {loaded.model.quantisation} · {layout.split.label()} · ctx {loaded.n_ctx}"
+        )
+        titles = [row.title or str(row.kind) for row in main.cards.rows[: len(loaded.cards)]]
+        counted = ", ".join(f"{titles.count(title)} × {title}" for title in dict.fromkeys(titles))
+        main.header.right = f"{counted} · {layout.engine}"
+
+    def say(self, message: str, *, problem: bool = False) -> None:
+        """Show a message in the status line and keep it."""
+        self.said.append(Said(datetime.now(), message, problem))
+        self.main.status.say(message, problem=problem)
+
+    # ── what the panes ask for ────────────────────────────────────────────────────────────
+    @on(NoticeShown)
+    def _notice(self, event: NoticeShown) -> None:
+        self.say(event.message)
+
+    @on(PromptSubmitted)
+    def _send(self, event: PromptSubmitted) -> None:
+        if self._job == "prompt":
+            self.say("a reply is being written; Esc stops it")
+        elif self.session.loaded is None and self._job is None:
+            self.say("no model is loaded: F2 lists layouts, F4 models")
+        else:
+            self.main.status.dismiss()
+            self.main.chat.prompt.accepted(event.prompt)
+            if event.instead_of is None:
+                self.session.send(event.prompt)
+            else:
+                self.session.resend(event.instead_of, event.prompt)
+
+    @on(SplitApplied)
+    def _apply(self, event: SplitApplied) -> None:
+        self.main.status.dismiss()
+        self.session.resplit(event.split)
+
+    def _context_full(self, event: events.ContextFull) -> None:
+        loaded, layout = self.session.loaded, self.session.layout
+        if loaded is None or layout is None:
+            return
+        turns = len(self.session.conversation.turns)
+
+        def go_on(way: WayOn | None) -> None:
+            if way is None:
+                return
+            if way.way == "larger":
+                self.session.set_context(msgspec.structs.replace(layout.context, n_ctx=way.number))
+            elif way.way == "drop":
+                self.session.drop_oldest(way.number)
+            else:
+                self.session.clear()
+            if event.prompt is not None:
+                self.session.send(event.prompt)
+
+        screen = ContextFullScreen(event, turns=turns, n_ctx_train=loaded.model.n_ctx_train)
+        self.push_screen(screen, go_on)
+
+    # ── keys that work everywhere ─────────────────────────────────────────────────────────
+    def action_help(self) -> None:
+        """Help for the focused pane."""
+        self.push_screen(HelpScreen(self.main.where))
+
+    def action_layouts(self) -> None:
+        """Open a layout."""
+        running = self.session.layout.name if self.session.layout else None
+        self.push_screen(LayoutsScreen(self._outside.list_layouts, running), self._load)
+
+    def action_models(self) -> None:
+        """Open a model."""
+
+        def load(model: ModelInfo | None) -> None:
+            self._load(None if model is None else self._outside.layout_for(model))
+
+        self.push_screen(ModelsScreen(self._outside.find_models), load)
+
+    def _load(self, layout: Layout | None) -> None:
+        if layout is not None:
+            self.session.load(layout)
+
+    def action_split(self) -> None:
+        """To the split editor, or back."""
+        main = self.main
+        main.go_to(main.chat.prompt if main.where == "split" else main.split)
+
+    def action_go_back(self) -> None:
+        """The layout before."""
+        self.session.go_back()
+
+    def action_messages(self) -> None:
+        """What was said so far."""
+        self.push_screen(SaidScreen(self.said))
+
+    def action_save_as(self) -> None:
+        """Save what runs as a layout."""
+
+        def saved(path: Path | None) -> None:
+            if path is not None:
+                self.say(f"saved: {path}")
+
+        if self.session.layout is None:
+            self.say("nothing is loaded that could be saved")
+        else:
+            self.push_screen(SaveAsScreen(self.session.layout.name, self.session.save_as), saved)
+
+    def action_new_chat(self) -> None:
+        """Clear the conversation, at the second press."""
+        turns = len(self.session.conversation.turns)
+        if turns and not self._clear_asked:
+            self._clear_asked = True
+            self.set_timer(4, self._forget_clear)
+            self.say(f"^n again clears {turns} turn{'s' if turns > 1 else ''} and starts a new chat")
+        elif turns:
+            self._clear_asked = False
+            self.main.status.dismiss()
+            self.session.clear()
+
+    def _forget_clear(self) -> None:
+        self._clear_asked = False
+
+    def action_thinking(self) -> None:
+        """Show or fold the last reply's thinking."""
+        self.main.chat.toggle_thinking()
+
+    def action_next_pane(self) -> None:
+        """The next pane."""
+        self.main.next_pane(1)
+
+    def action_previous_pane(self) -> None:
+        """The pane before."""
+        self.main.next_pane(-1)
+
+    def action_escape(self) -> None:
+        """Stop what runs; else close the message, leave editing, or go to the prompt."""
+        main = self.main
+        prompt = main.chat.prompt
+        if self._job not in (None, "probe"):
+            self.session.cancel()
+        elif main.status.dismiss():
+            return
+        elif prompt.has_focus and prompt.editing is not None:
+            prompt.fill("", None)
+        else:
+            main.go_to(prompt)
+
+
+_WHY = {"load": "loading", "resplit": "loading", "rollback": "going back to", "respawn": "starting again with"}
+
+
+def describe(problem: events.Problem) -> str:
+    """One message: what failed, on which card, the MiB, and what serves now."""
+    text = problem.message
+    if problem.card is not None and problem.card not in text:
+        text = f"{problem.card}: {text}"
+    if problem.wanted_mib is not None and "MiB" not in text:
+        text += f" (asked for {format_mib(problem.wanted_mib)}"
+        text += f", free {format_mib(problem.free_mib)})" if problem.free_mib is not None else ")"
+    if problem.serving is not None:
+        text += f" · {problem.serving} serves on"
+    return text

@@ -1,0 +1,68 @@
+"""What the panes ask for, and how the session's threads are heard, as Textual messages."""
+
+from dataclasses import dataclass
+
+from textual.message import Message
+
+from workbench.domain.split import Split
+from workbench.meters.sample import Snapshot
+
+
+class SessionSpoke(Message):
+    """The inbox has events."""
+
+    def can_replace(self, message: Message) -> bool:
+        """One is enough: the inbox is emptied at once."""
+        return isinstance(message, SessionSpoke)
+
+
+@dataclass
+class Metered(Message):
+    """What the meters read. A later reading replaces one that still waits."""
+
+    snapshot: Snapshot
+
+    def can_replace(self, message: Message) -> bool:
+        """Only the newest counts."""
+        return isinstance(message, Metered)
+
+
+@dataclass
+class PromptSubmitted(Message):
+    """A prompt to answer; `instead_of` is the index of the turn that it replaces."""
+
+    prompt: str
+    instead_of: int | None = None
+
+
+@dataclass
+class EditAsked(Message):
+    """Edit the prompt of turn `index`, the last one if None; `prompt` is the text to start from."""
+
+    index: int | None
+    prompt: str
+
+
+@dataclass
+class SplitApplied(Message):
+    """A split to load."""
+
+    split: Split
+
+
+@dataclass
+class DraftChanged(Message):
+    """The split being edited, as it would be applied; None when it equals what runs."""
+
+    split: Split | None
+
+
+@dataclass
+class NoticeShown(Message):
+    """Something to say in the status line."""
+
+    message: str
+
+
+class FocusPrompt(Message):
+    """The prompt is to have the focus."""

@@ -1,0 +1,207 @@
+"""The split editor: a draft against what runs."""
+
+from collections.abc import Callable, Sequence
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widgets import Static
+
+from workbench.app import split_rows
+from workbench.app.keymap import bindings
+from workbench.app.messages import FocusPrompt, NoticeShown, SplitApplied
+from workbench.domain import draft as drafts
+from workbench.domain.card import CardKind
+from workbench.domain.draft import Draft, draft_of
+from workbench.domain.layout import Layout
+from workbench.domain.split import SplitMode
+from workbench.engines.engine import Loaded
+
+
+class SplitPane(Vertical, can_focus=True):
+    """Edits a draft of the running split.
+
+    `forecast` is shown below the rows while there is one; without it the plain difference is.
+    """
+
+    BINDINGS = bindings("split")
+
+    draft: reactive[Draft | None] = reactive(None)
+    chosen: reactive[int] = reactive(0)
+    typed: reactive[str | None] = reactive(None)
+    forecast: reactive[str] = reactive("")
+
+    def __init__(self) -> None:
+        super().__init__(id="split", classes="pane")
+        self.border_title = "Split"
+        self.current: Draft | None = None
+        self.layout_now: Layout | None = None
+        self.names: tuple[str, ...] = ()
+        self.reasons: dict[SplitMode, str] = {}
+        self.free_mib: dict[str, float | None] = {}
+
+    def compose(self) -> ComposeResult:
+        """Mode, counts, rows, forecast."""
+        yield Static(id="split-mode", markup=False)
+        yield Static(id="split-layers", markup=False)
+        with VerticalScroll(id="split-scroll", can_focus=False):
+            yield Static(id="split-rows", markup=False)
+        yield Static(id="forecast", markup=False)
+
+    def show_loaded(self, layout: Layout, loaded: Loaded, kinds: Sequence[tuple[str, CardKind]]) -> None:
+        """Another layout runs: the draft starts from it."""
+        self.layout_now = layout
+        self.names = tuple(card.name for card in loaded.cards)
+        counts = [card.layers for card in loaded.cards]
+        landed = None if None in counts else [count or 0 for count in counts]
+        self.current = draft_of(layout.split, loaded.model.n_layer, len(self.names), landed)
+        self.reasons = drafts.mode_reasons(kinds, loaded.model.arch, layout.context.flash_attn)
+        self.chosen = min(self.chosen, len(self.names))
+        self.typed, self.forecast = None, ""
+        self.draft = self.current
+        self._draw()
+
+    @property
+    def changed(self) -> bool:
+        """Whether applying would change anything."""
+        return self.draft is not None and self.draft != self.current
+
+    def on_mount(self) -> None:
+        """Nothing is loaded yet."""
+        self._draw()
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Bars follow the width."""
+        self._draw()
+
+    def on_focus(self) -> None:
+        """The chosen row is marked stronger."""
+        self._draw()
+
+    def on_blur(self) -> None:
+        """Typing ends."""
+        self.typed = None
+        self._draw()
+
+    def watch_draft(self) -> None:
+        """Draw."""
+        self._draw()
+
+    def watch_chosen(self) -> None:
+        """Draw, and keep the chosen row in sight."""
+        self._draw()
+        if self.is_mounted:
+            self.query_one("#split-scroll", VerticalScroll).scroll_to(y=max(0, self.chosen - 1), animate=False)
+
+    def watch_typed(self) -> None:
+        """Draw."""
+        self._draw()
+
+    def watch_forecast(self) -> None:
+        """Draw."""
+        self._draw()
+
+    # ── keys ──────────────────────────────────────────────────────────────────────────────
+    def action_choose(self, by: int) -> None:
+        """Another row."""
+        self.chosen = min(max(self.chosen + by, 0), len(self.names))
+
+    def action_move(self, by: int) -> None:
+        """More or fewer on the chosen row."""
+        self._change(lambda draft: drafts.move(draft, self.chosen, by))
+
+    def action_mode(self) -> None:
+        """The next mode."""
+        self._change(drafts.cycle)
+
+    def action_even(self) -> None:
+        """Even out."""
+        self._change(drafts.even)
+
+    def action_by_free(self) -> None:
+        """By free memory, where that is known of every card."""
+        free = [self.free_mib.get(name) for name in self.names]
+        known = [mib for mib in free if mib is not None]
+        if len(known) == len(self.names):
+            self._change(lambda draft: drafts.by_free(draft, known))
+        else:
+            self.post_message(NoticeShown("the free memory of these cards is not known"))
+
+    def action_gpu_layers(self) -> None:
+        """Type how many layers are on cards."""
+        if self.draft is not None:
+            self.typed = ""
+
+    def action_digit(self, digit: int) -> None:
+        """A digit of that number, or the main card."""
+        if self.typed is not None:
+            self.typed = (self.typed + str(digit))[-4:]
+        elif self.draft is None or digit >= len(self.names):
+            return
+        elif self.draft.mode != "none":
+            self.post_message(NoticeShown("llama.cpp reads main_gpu in mode none only; m changes the mode"))
+        else:
+            self._change(lambda draft: drafts.with_main(draft, digit))
+
+    def action_apply(self) -> None:
+        """Take the typed number over; else ask for the draft to be loaded."""
+        if self.typed is not None:
+            number, self.typed = self.typed, None
+            if number:
+                self._change(lambda draft: drafts.on_cards(draft, int(number)))
+            return
+        if self.draft is None or self.layout_now is None:
+            return
+        if self.draft.mode in self.reasons:
+            self.post_message(NoticeShown(self.reasons[self.draft.mode]))
+        elif not self.changed:
+            self.post_message(NoticeShown("this split runs already; ← → move layers"))
+        else:
+            self.post_message(SplitApplied(drafts.to_split(self.draft, self.layout_now.split)))
+
+    def action_revert(self) -> None:
+        """Stop typing; else drop the draft; else go back to the prompt."""
+        if self.typed is not None:
+            self.typed = None
+        elif self.changed:
+            self.draft = self.current
+        else:
+            self.post_message(FocusPrompt())
+
+    def on_key(self, event: events.Key) -> None:
+        """Backspace takes a typed digit back."""
+        if event.key == "backspace" and self.typed is not None:
+            self.typed = self.typed[:-1]
+            event.stop()
+
+    def _change(self, change: Callable[[Draft], Draft]) -> None:
+        if self.draft is not None:
+            self.draft = change(self.draft)
+
+    # ── drawing ───────────────────────────────────────────────────────────────────────────
+    def _draw(self) -> None:
+        if not self.is_mounted:
+            return
+        draft, current = self.draft, self.current
+        if draft is None or current is None:
+            self.query_one("#split-mode", Static).update(Content.styled("no model is loaded", "$text-muted"))
+            return
+        width = self.query_one("#split-scroll").content_size.width
+        self.query_one("#split-mode", Static).update(split_rows.mode_line(draft, self.reasons))
+        self.query_one("#split-layers", Static).update(split_rows.layers_line(draft, self.names, self.typed))
+        self.query_one("#split-rows", Static).update(
+            split_rows.rows(draft, current, self.names, self.chosen, width, focused=self.has_focus)
+        )
+        self.query_one("#forecast", Static).update(self._bottom(draft, current))
+        self.border_subtitle = "draft · Enter applies · Esc reverts" if self.changed else ""
+
+    def _bottom(self, draft: Draft, current: Draft) -> Content:
+        if draft.mode in self.reasons:
+            return Content.styled(f"✗ {self.reasons[draft.mode]}", "$text-error")
+        if self.forecast:
+            return Content(self.forecast)
+        if self.changed:
+            return Content(split_rows.difference(draft, current, self.names))
+        return Content.styled("← → move layers, ↑ ↓ choose a card", "$text-muted")

@@ -1,0 +1,64 @@
+"""The context is full: three ways on."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from workbench.app.screens.dialog import Dialog
+from workbench.lab.events import ContextFull
+
+
+@dataclass(frozen=True)
+class WayOn:
+    """What was chosen; `number` is the new n_ctx, or how many turns to drop."""
+
+    way: Literal["larger", "drop", "new"]
+    number: int = 0
+
+
+def larger_n_ctx(event: ContextFull, n_ctx_train: int) -> int | None:
+    """Twice the context, more if the prompt needs it, at most what the model was trained with."""
+    wanted = event.n_ctx * 2
+    while event.prompt_tokens is not None and wanted < event.prompt_tokens + 512:
+        wanted *= 2
+    proposed = min(wanted, n_ctx_train) if n_ctx_train else wanted
+    return proposed if proposed > event.n_ctx else None
+
+
+class ContextFullScreen(Dialog[WayOn]):
+    """Offers a larger n_ctx, dropping the oldest turns, or a new chat."""
+
+    def __init__(self, event: ContextFull, *, turns: int, n_ctx_train: int) -> None:
+        super().__init__()
+        self._event = event
+        self._ways: list[tuple[str, WayOn]] = []
+        larger = larger_n_ctx(event, n_ctx_train)
+        if larger is not None:
+            self._ways.append((f"Make the context larger: n_ctx {event.n_ctx} → {larger}", WayOn("larger", larger)))
+        if turns > 1:
+            drop = max(1, turns // 2)
+            self._ways.append((f"Drop the {drop} oldest of {turns} turns", WayOn("drop", drop)))
+        self._ways.append(("Start a new chat", WayOn("new")))
+
+    def compose(self) -> ComposeResult:
+        """What happened, and the ways on."""
+        event = self._event
+        if event.prompt_tokens is not None:
+            what = f"The prompt has {event.prompt_tokens} tokens, the context holds {event.n_ctx}."
+        else:
+            what = f"The reply filled the context of {event.n_ctx} tokens. Its text is kept."
+        with Vertical(classes="dialog") as box:
+            box.border_title = "The context is full"
+            box.border_subtitle = "Enter chooses · Esc leaves it"
+            yield Static(Content(what + "\n"), markup=False)
+            yield OptionList(*(Option(label) for label, _ in self._ways), markup=False)
+
+    @on(OptionList.OptionSelected)
+    def _choose(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._ways[event.option_index][1])

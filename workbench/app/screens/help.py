@@ -1,0 +1,58 @@
+"""F1: the focused pane, then every key."""
+
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from workbench.app.card_rows import LEGEND
+from workbench.app.keymap import Where, help_lines
+from workbench.app.screens.dialog import Dialog
+
+ABOUT: dict[Where, tuple[str, str]] = {
+    "prompt": ("Prompt", "What you write to the model. Replies stream above it."),
+    "chat": ("Chat", "The turns so far. ← → choose a turn, ↑ ↓ scroll."),
+    "cards": (
+        "Cards",
+        f"One card on two lines: memory by kind ({LEGEND}), used/total; below nvidia-smi's number, use over the "
+        "last seconds, power, temperature, clock. A dash is a figure that nobody knows.",
+    ),
+    "split": (
+        "Split",
+        "Which card holds how many layers. You edit a draft: ▓ is what a card would gain, ░ what it would lose. "
+        "Nothing happens until Enter.",
+    ),
+    "anywhere": ("Everywhere", ""),
+}
+
+
+def help_text(where: Where) -> Content:
+    """The help of one pane first, then the keys that work everywhere, then the other panes."""
+    order: list[Where] = [where, "anywhere", *(w for w in ABOUT if w not in (where, "anywhere"))]
+    blocks = []
+    for place in order:
+        title, about = ABOUT[place]
+        lines = [Content.styled(title, "bold $text-primary")]
+        if about:
+            lines.append(Content(about))
+        lines += [Content.styled(f"  {keys:<10}", "bold") + Content(what) for keys, what in help_lines(place)]
+        blocks.append(Content("\n").join(lines))
+    return Content("\n\n").join(blocks)
+
+
+class HelpScreen(Dialog[None]):
+    """Scrolls; Esc or F1 closes."""
+
+    BINDINGS = [("f1", "close", "close")]  # noqa: RUF012
+
+    def __init__(self, where: Where) -> None:
+        super().__init__()
+        self._where = where
+
+    def compose(self) -> ComposeResult:
+        """One long text."""
+        with Vertical(classes="dialog") as box:
+            box.border_title = "Help"
+            box.border_subtitle = "↑ ↓ scroll · Esc closes"
+            with VerticalScroll():
+                yield Static(help_text(self._where), markup=False)

@@ -1,0 +1,78 @@
+"""The layout picker."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from workbench.app.outside import LayoutEntry
+from workbench.app.screens.dialog import Dialog
+from workbench.app.text import one_line
+from workbench.domain.layout import Layout
+
+
+def describe(entry: LayoutEntry, width: int) -> Content:
+    """Name, split, model and folder of a layout; or its path and what is wrong with it."""
+    if entry.layout is None:
+        return Content.styled(f"✗ {entry.path.name:<20} ", "$text-error") + Content.styled(entry.error, "$text-muted")
+    layout = entry.layout
+    name = one_line(layout.name, 22)
+    model = one_line(Path(layout.model).name, max(10, width - 22 - 20 - 6))
+    line = Content.styled(f"  {name:<22} ", "bold") + Content(f"{one_line(layout.split.label(), 18):<18} ")
+    return line + Content.styled(model, "$text-muted")
+
+
+class LayoutsScreen(Dialog[Layout]):
+    """Lists `./layouts` and the user's own; documents with errors are listed with them."""
+
+    def __init__(self, list_layouts: Callable[[], Sequence[LayoutEntry]], running: str | None) -> None:
+        super().__init__()
+        self._list_layouts = list_layouts
+        self._name_now = running
+        self._entries: Sequence[LayoutEntry] = ()
+
+    def compose(self) -> ComposeResult:
+        """The list, and what is wrong with the highlighted document."""
+        with Vertical(classes="dialog") as box:
+            box.border_title = "Layouts"
+            box.border_subtitle = "Enter opens · Esc closes"
+            yield OptionList(id="entries", markup=False)
+            yield Static(id="about", classes="muted", markup=False)
+
+    def on_mount(self) -> None:
+        """Read the folders."""
+        self.query_one(OptionList).loading = True
+        self._read()
+
+    @work(thread=True)
+    def _read(self) -> None:
+        entries = self._list_layouts()
+        self.app.call_from_thread(self._show, entries)
+
+    def _show(self, entries: Sequence[LayoutEntry]) -> None:
+        self._entries = entries
+        options = self.query_one(OptionList)
+        options.loading = False
+        width = options.content_size.width or 70
+        options.add_options([Option(describe(entry, width)) for entry in entries])
+        names = [entry.layout.name if entry.layout else "" for entry in entries]
+        options.highlighted = names.index(self._name_now) if self._name_now in names else 0 if entries else None
+        options.focus()
+        if not entries:
+            self.query_one("#about", Static).update("No layout yet: ^s on the main screen saves what runs as one.")
+
+    @on(OptionList.OptionHighlighted)
+    def _about(self, event: OptionList.OptionHighlighted) -> None:
+        entry = self._entries[event.option_index]
+        self.query_one("#about", Static).update(entry.error or str(entry.path))
+
+    @on(OptionList.OptionSelected)
+    def _open(self, event: OptionList.OptionSelected) -> None:
+        entry = self._entries[event.option_index]
+        if entry.layout is not None:
+            self.dismiss(entry.layout)

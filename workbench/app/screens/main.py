@@ -1,0 +1,135 @@
+"""The screen: chat on the left; cards, split and last change on the right, or behind a tab."""
+
+from collections.abc import Sequence
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from workbench.app.keymap import Where
+from workbench.app.messages import EditAsked, FocusPrompt
+from workbench.app.panes.bars import FootKeys, Header, Status, Tabs
+from workbench.app.panes.cards import CardsPane
+from workbench.app.panes.change import ChangePane
+from workbench.app.panes.chat import ChatLog, ChatPane
+from workbench.app.panes.split import SplitPane
+from workbench.domain.card import Card
+
+WIDE = 100
+SMALLEST = (60, 20)
+
+
+class MainScreen(Screen[None]):
+    """Lays the panes out and moves the focus between them."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
+    AUTO_FOCUS = "#prompt"
+
+    def __init__(self, *, hint: str, cards: Sequence[Card]) -> None:
+        super().__init__()
+        self._hint = hint
+        self._cards = cards
+
+    def compose(self) -> ComposeResult:
+        """Header, panes, status, footer."""
+        yield Header(id="header", markup=False)
+        yield Tabs(id="tabs", markup=False)
+        with Vertical(id="left"):
+            yield ChatPane(self._hint)
+        with Vertical(id="right"):
+            yield CardsPane(self._cards)
+            yield SplitPane()
+            yield ChangePane()
+        yield Status()
+        yield FootKeys(id="foot", markup=False)
+        yield Static(
+            f"The terminal is too small: {SMALLEST[0]} columns and {SMALLEST[1]} lines are the least.",
+            id="too-small",
+            markup=False,
+        )
+
+    # ── parts ─────────────────────────────────────────────────────────────────────────────
+    @property
+    def chat(self) -> ChatPane:
+        """The chat."""
+        return self.query_one(ChatPane)
+
+    @property
+    def cards(self) -> CardsPane:
+        """The cards."""
+        return self.query_one(CardsPane)
+
+    @property
+    def split(self) -> SplitPane:
+        """The split editor."""
+        return self.query_one(SplitPane)
+
+    @property
+    def change(self) -> ChangePane:
+        """The last change."""
+        return self.query_one(ChangePane)
+
+    @property
+    def header(self) -> Header:
+        """The first line."""
+        return self.query_one(Header)
+
+    @property
+    def status(self) -> Status:
+        """Progress and messages."""
+        return self.query_one(Status)
+
+    # ── focus ─────────────────────────────────────────────────────────────────────────────
+    @property
+    def panes(self) -> tuple[Widget, ...]:
+        """What Tab goes through."""
+        return (self.chat.prompt, self.chat.log_view, self.cards, self.split)
+
+    def go_to(self, pane: Widget) -> None:
+        """Focus a pane, its tab coming to the front first."""
+        in_chat = pane in (self.chat.prompt, self.chat.log_view)
+        self.set_class(not in_chat, "-cards-tab")
+        self.query_one(Tabs).chat = in_chat
+        pane.focus()
+
+    def next_pane(self, by: int) -> None:
+        """The next pane, or the one before."""
+        at = self.panes.index(self.focused) if self.focused in self.panes else 0
+        self.go_to(self.panes[(at + by) % len(self.panes)])
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """The footer and the tabs follow the focus, a mouse click's too."""
+        where: Where = "prompt"
+        if isinstance(event.widget, ChatLog):
+            where = "chat"
+        elif isinstance(event.widget, CardsPane):
+            where = "cards"
+        elif isinstance(event.widget, SplitPane):
+            where = "split"
+        self.query_one(FootKeys).where = where
+
+    @property
+    def where(self) -> Where:
+        """Which pane has the focus, as the key map calls it."""
+        return self.query_one(FootKeys).where
+
+    @on(FocusPrompt)
+    def _focus_prompt(self) -> None:
+        self.go_to(self.chat.prompt)
+
+    @on(EditAsked)
+    def _edit(self, event: EditAsked) -> None:
+        turns = self.chat.log_view.turns
+        if not turns:
+            return
+        index = turns[-1].index if event.index is None else event.index
+        self.chat.prompt.fill(event.prompt or turns[-1].prompt, index)
+        self.go_to(self.chat.prompt)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Below the smallest size there is one sentence."""
+        small = event.size.width < SMALLEST[0] or event.size.height < SMALLEST[1]
+        self.set_class(small, "-too-small")

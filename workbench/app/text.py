@@ -1,0 +1,57 @@
+"""Model text as data: what may reach the terminal, and which of it is thinking."""
+
+import re
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_TAG = re.compile(r"<(/?)think(?:ing)?>\n*")
+_TAGS = ("<think>", "</think>", "<thinking>", "</thinking>")
+
+
+def clean(text: str) -> str:
+    """The text without control and direction-override characters; newlines and tabs stay."""
+    return _CONTROL.sub("", text)
+
+
+def one_line(text: str, width: int) -> str:
+    """The start of a text on one line of at most `width` cells."""
+    flat = " ".join(clean(text).split())
+    return flat if cell_len(flat) <= width else set_cell_size(flat, width - 1).rstrip() + "…"
+
+
+def parts(reply: str, *, finished: bool) -> list[tuple[bool, str]]:
+    """A reply as (is thinking, text) parts, in order, empty ones left out.
+
+    A `</think>` without its beginning ends thinking that began with the reply: some templates
+    open it in the prompt. While the reply is not `finished`, a tag that may still be
+    incomplete at its end is held back.
+    """
+    if not finished:
+        reply = _without_partial_tag(reply)
+    out: list[tuple[bool, str]] = []
+    thinking, at = False, 0
+    for tag in _TAG.finditer(reply):
+        closes = bool(tag[1])
+        if closes and not thinking and out and not out[-1][0]:
+            continue
+        out.append((thinking or closes, reply[at : tag.start()]))
+        thinking, at = not closes, tag.end()
+    out.append((thinking, reply[at:]))
+    return [(is_thinking, text) for is_thinking, text in out if text.strip()]
+
+
+def _without_partial_tag(text: str) -> str:
+    start = text.rfind("<", max(0, len(text) - max(map(len, _TAGS))))
+    if start >= 0 and any(tag.startswith(text[start:]) for tag in _TAGS):
+        return text[:start]
+    return text
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """The last `width` percentages as bars of eighths; a space where nothing is known."""
+    bars = "▁▂▃▄▅▆▇█"
+    tail = list(values)[-width:]
+    text = "".join(" " if value is None else bars[min(7, max(0, int(value / 100 * 8)))] for value in tail)
+    return text.rjust(width)
