@@ -31,7 +31,8 @@ layouts = st.builds(
     Layout, name=text, model=text, engine=st.sampled_from(typing.get_args(EngineName)), split=splits,
     context=st.builds(
         Context, n_ctx=st.integers(0, 2**31 - 1), n_batch=counts, n_ubatch=counts, type_k=cache_types,
-        type_v=cache_types, n_threads=st.just("auto") | st.integers(1, 512), flash_attn=st.sampled_from(["auto", True])),
+        type_v=cache_types, n_threads=st.just("auto") | st.integers(1, 512),
+        flash_attn=st.sampled_from(["auto", True])),
     env=st.dictionaries(st.sampled_from(sorted(READ_BY_VALUE)), st.none() | text)
     | st.dictionaries(st.sampled_from(sorted(ALLOWED)), st.none() | st.just("1")),
 )

@@ -1,1 +1,1 @@
-"""Documents, journals and runs on disk."""
+"""Files: documents in and out, where things live, models on disk, the journal."""

@@ -12,6 +12,7 @@ from workbench.domain.layout import Context, Layout
 from workbench.domain.prompts import Prompt, PromptSet, Synthetic
 from workbench.domain.rules import Fault, check_env, nearest
 from workbench.domain.split import Split, Virtual
+from workbench.store.config import Config
 from workbench.store.tree import Tree, join
 
 _COUNT = "a whole number"
@@ -68,6 +69,7 @@ RIGHT: dict[type, dict[str, str]] = {
         "seed": _COUNT,
         "ignore_eos": "true or false",
     },
+    Config: {"model_folders": "a list of folders, for example [~/models]"},
 }
 """What is right for each key; empty where the type lists its words itself."""
 RIGHT[Prompt] |= RIGHT[Sampling]
@@ -76,9 +78,12 @@ _SWITCHES = {"on": True, "yes": True, "off": False, "no": False}
 
 def fit(tree: Tree, kind: type) -> tuple[Any, list[Fault]]:
     """The tree's value, ready for msgspec.convert to `kind`, and every fault that stands in the way."""
+    fields = msgspec.structs.fields(kind)
+    if tree.value is None and not any(field.required for field in fields):
+        return {}, []
     if not isinstance(tree.value, dict):
         holds = "is empty" if tree.value is None else f"holds {_shown(tree.value)} where keys belong"
-        return None, [Fault("", f"{holds}; write `key: value` lines, first `name: …`")]
+        return None, [Fault("", f"{holds}; write `key: value` lines, first `{fields[0].name}: …`")]
     fitter = _Fitter(tree)
     return fitter.struct(tree.value, kind, ""), fitter.faults
 

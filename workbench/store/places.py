@@ -1,0 +1,142 @@
+"""Where things live: documents, state, logs, runs and short-lived files."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import platformdirs
+
+from workbench.domain.layout import Layout
+from workbench.domain.prompts import PromptSet
+from workbench.domain.rules import Fault, nearest
+from workbench.store.config import Config
+from workbench.store.documents import DocumentError, read_document, read_layout, read_prompt_set
+
+HOME_VARIABLE = "WORKBENCH_HOME"
+_YAML = (".yaml", ".yml")
+_Document = TypeVar("_Document", Layout, PromptSet)
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """The folders in use; none is made before something is written there.
+
+    With `WORKBENCH_HOME` set, all but `./layouts` and `./prompts` are under it.
+    """
+
+    config: Path
+    state: Path
+    log: Path
+    data: Path
+    runtime: Path
+
+    @property
+    def layouts(self) -> tuple[Path, ...]:
+        """Where layouts are looked for, nearest first."""
+        return Path("layouts"), self.config / "layouts"
+
+    @property
+    def prompts(self) -> tuple[Path, ...]:
+        """Where prompt sets are looked for, nearest first."""
+        return Path("prompts"), self.config / "prompts"
+
+    @property
+    def journals(self) -> Path:
+        """Where conversations are journalled."""
+        return self.state / "journals"
+
+
+def places(env: Mapping[str, str] = os.environ) -> Places:
+    """The folders of this user."""
+    if home := env.get(HOME_VARIABLE):
+        root = Path(home).expanduser()
+        return Places(config=root / "config", state=root / "state", log=root / "log", data=root / "data",
+                      runtime=root / "run")
+    dirs = platformdirs.PlatformDirs("workbench", appauthor=False)
+    return Places(config=dirs.user_config_path, state=dirs.user_state_path, log=dirs.user_log_path,
+                  data=dirs.user_data_path, runtime=dirs.user_runtime_path)
+
+
+def private_folder(path: Path) -> Path:
+    """`path`, made for this user alone if it is not there. Raises OSError."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def read_config(at: Places | None = None) -> Config:
+    """The user's configuration; the defaults if there is none. Raises DocumentError."""
+    path = (at or places()).config / "config.yaml"
+    return read_document(path, Config, _check_config) if path.exists() else Config()
+
+
+def _check_config(config: Config) -> list[Fault]:
+    return [Fault(f"model_folders[{at}]", "is empty; write a folder, for example ~/models")
+            for at, folder in enumerate(config.model_folders or ()) if not folder.strip()]
+
+
+def list_layouts(at: Places | None = None) -> list[tuple[Path, Layout | DocumentError]]:
+    """Every layout there is, nearest folder first, or what is wrong with it."""
+    return _read_all((at or places()).layouts, _YAML, read_layout)
+
+
+def list_prompt_sets(at: Places | None = None) -> list[tuple[Path, PromptSet | DocumentError]]:
+    """Every prompt set there is, nearest folder first, or what is wrong with it."""
+    return _read_all((at or places()).prompts, (*_YAML, ".jsonl"), read_prompt_set)
+
+
+def find_layout(name_or_path: str, at: Places | None = None) -> Path:
+    """The file of a layout, given by path or by name. Raises DocumentError, naming near ones."""
+    return _find(name_or_path, "layout", (at or places()).layouts, lambda: list_layouts(at))
+
+
+def find_prompt_set(name_or_path: str, at: Places | None = None) -> Path:
+    """The file of a prompt set, given by path or by name. Raises DocumentError, naming near ones."""
+    return _find(name_or_path, "prompt set", (at or places()).prompts, lambda: list_prompt_sets(at))
+
+
+def _documents(folders: tuple[Path, ...], ends: tuple[str, ...]) -> list[Path]:
+    found = []
+    for folder in folders:
+        try:
+            found += sorted(path for path in folder.iterdir()
+                            if path.suffix.lower() in ends and not path.name.startswith("."))
+        except OSError:
+            continue
+    return found
+
+
+def _read_all(
+    folders: tuple[Path, ...], ends: tuple[str, ...], read: Callable[[Path], _Document]
+) -> list[tuple[Path, _Document | DocumentError]]:
+    out: list[tuple[Path, _Document | DocumentError]] = []
+    for path in _documents(folders, ends):
+        try:
+            out.append((path, read(path)))
+        except DocumentError as error:
+            out.append((path, error))
+    return out
+
+
+def _find(
+    asked: str, noun: str, folders: tuple[Path, ...], read: Callable[[], list[tuple[Path, _Document | DocumentError]]]
+) -> Path:
+    path = Path(asked).expanduser()
+    is_path = os.sep in asked or path.suffix.lower() in (*_YAML, ".jsonl")
+    if is_path and (path.exists() or os.sep in asked):
+        if not path.exists():
+            raise DocumentError(asked, None, None, "does not exist" + _hint(path.stem, read()))
+        return path
+    documents = read()
+    by_file = [found for found, _ in documents if asked in (found.stem, found.name)]
+    by_name = [found for found, document in documents if getattr(document, "name", None) == asked]
+    for found in by_file + by_name:
+        return found
+    looked = " and ".join(str(folder) for folder in folders)
+    raise DocumentError(asked, None, None, f"no {noun} of that name in {looked}" + _hint(path.stem, documents))
+
+
+def _hint(stem: str, documents: list[tuple[Path, _Document | DocumentError]]) -> str:
+    names = dict.fromkeys(found.stem for found, _ in documents)
+    near = nearest(stem, names)
+    return near or (f"; there are {', '.join(names)}" if names else "; give the path of one")
