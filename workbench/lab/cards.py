@@ -15,10 +15,15 @@ from workbench.store.places import places
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """The cards in llama.cpp's order, the CPU last, and what to do if a GPU was expected."""
+    """The cards in llama.cpp's order, the CPU last.
+
+    `lack` says why there is no GPU to use and `helps` is the one command that helps; both are
+    None where there is one.
+    """
 
     cards: tuple[Card, ...]
-    advice: str | None = None
+    lack: str | None = None
+    helps: str | None = None
 
     @property
     def gpus(self) -> tuple[Card, ...]:
@@ -37,7 +42,8 @@ def inventory(env: Mapping[str, str | None] | None = None) -> Inventory:
         # By now the child is gone, and so is the memory that asking took on each card.
         samples = {gpu.pci_bus_id: nvml.sample(gpu.pci_bus_id, gpu.pci_bus_id) for gpu in nvml.gpus}
         cards = join(devices, nvml.gpus, samples)
-        return Inventory(cards=cards, advice=_advice(cards, nvml, {**os.environ, **(env or {})}))
+        lack, helps = _lack(cards, nvml, {**os.environ, **(env or {})}) or (None, None)
+        return Inventory(cards=cards, lack=lack, helps=helps)
     finally:
         nvml.close()
 
@@ -83,15 +89,13 @@ def _kind(device: Device) -> CardKind:
     return CardKind.RPC if re.match(r"RPC\d", device.name) else CardKind.GPU
 
 
-def _advice(cards: Sequence[Card], nvml: Nvml, env: Mapping[str, str | None]) -> str | None:
-    """Why there is no GPU to use, and the one thing that helps; None if there is one."""
+def _lack(cards: Sequence[Card], nvml: Nvml, env: Mapping[str, str | None]) -> tuple[str, str] | None:
+    """Why there is no GPU to use, and the one command that helps; None if there is one."""
     if any(card.kind is not CardKind.CPU for card in cards):
         return None
-    if nvml.gpus:
-        if (visible := env.get("CUDA_VISIBLE_DEVICES")) is not None:
-            return f"CUDA_VISIBLE_DEVICES={visible} hides every card; unset it."
-        return (
-            f"The driver knows {len(nvml.gpus)} NVIDIA card(s), but this llama.cpp has no CUDA."
-            " Install nvcc and run `make venv`."
-        )
-    return f"No GPU: {nvml.missing or 'the driver names no card'}. `workbench demo` shows a split without one."
+    if not nvml.gpus:
+        return f"no GPU: {nvml.missing or 'the driver names no card'}", "workbench demo"
+    if (visible := env.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return f"CUDA_VISIBLE_DEVICES={visible} hides every card", "unset CUDA_VISIBLE_DEVICES"
+    count = f"{len(nvml.gpus)} NVIDIA card{'' if len(nvml.gpus) == 1 else 's'}"
+    return f"the driver knows {count}, but this llama.cpp was built without CUDA (nvcc is needed)", "make venv"

@@ -73,6 +73,13 @@ class ContextFull(msgspec.Struct, frozen=True):
     prompt: str | None
 
 
+class PromptReturned(msgspec.Struct, frozen=True):
+    """The prompt led to no turn: it goes back to where it was typed, with the reason."""
+
+    prompt: str
+    why: str
+
+
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """One split of this session with what it did. `probe` is None until measured."""
 
@@ -125,6 +132,7 @@ SessionEvent = (
     | TurnDone
     | ConversationChanged
     | ContextFull
+    | PromptReturned
     | Changed
     | ProbeDone
     | Problem

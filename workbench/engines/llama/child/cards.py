@@ -55,7 +55,8 @@ class VirtualCard:
 
     def allocations(self) -> list[Allocation]:
         """The ledger now; what was known of it is empty when the card is dead."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         with self._asking:
             try:
                 self.process.stdin.write(b"?\n")

@@ -53,9 +53,8 @@ class Ledger:
             self.allocations.append(allocation)
             if not failed:
                 self._live[match[2]] = allocation
-        elif b"[free_buffer]" in line and (match := self._FREE.search(line)):
-            if match[1] in self._live:
-                self._live.pop(match[1]).freed = True
+        elif b"[free_buffer]" in line and (match := self._FREE.search(line)) and match[1] in self._live:
+            self._live.pop(match[1]).freed = True
 
 
 def _data_mib() -> float:
