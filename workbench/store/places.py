@@ -55,7 +55,17 @@ def places(env: Mapping[str, str] = os.environ) -> Places:
                       runtime=root / "run")
     dirs = platformdirs.PlatformDirs("workbench", appauthor=False)
     return Places(config=dirs.user_config_path, state=dirs.user_state_path, log=dirs.user_log_path,
-                  data=dirs.user_data_path, runtime=dirs.user_runtime_path)
+                  data=dirs.user_data_path, runtime=_runtime(env) or dirs.user_state_path / "run")
+
+
+def _runtime(env: Mapping[str, str]) -> Path | None:
+    """A folder in the login session's own, if there is one that is really this user's.
+
+    platformdirs would fall back to a well-known name in /tmp, with a warning on the screen.
+    """
+    session = Path(env.get("XDG_RUNTIME_DIR") or "/nowhere")
+    is_ours = session.is_dir() and session.stat().st_uid == os.getuid() and os.access(session, os.W_OK)
+    return session / "workbench" if is_ours else None
 
 
 def private_folder(path: Path) -> Path:
