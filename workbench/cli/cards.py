@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from workbench.cli.failures import say
+from workbench.cli.text import UNKNOWN, table
 from workbench.domain.card import Card, format_mib
 from workbench.lab.cards import inventory
 
@@ -14,8 +15,8 @@ def print_cards(*, as_json: bool) -> None:
     """Print the cards; what is amiss goes to stderr."""
     found = inventory()
     click.echo(cards_json(found.cards) if as_json else cards_table(found.cards))
-    if found.advice:
-        say(found.advice)
+    if found.lack:
+        say(f"{found.lack}; `{found.helps}` helps")
 
 
 def cards_json(cards: Sequence[Card]) -> str:
@@ -29,14 +30,8 @@ def cards_table(cards: Sequence[Card]) -> str:
     """One line a card."""
     rows = [("card", "smi", "description", "pci bus id", "total", "free", "uuid")]
     for card in cards:
-        smi = "–" if card.smi_index is None else str(card.smi_index)
-        total, free = ("–" if size is None else format_mib(size) for size in (card.total_mib, card.free_mib))
-        rows.append((card.name, smi, card.description or "–", card.pci_bus_id or "–", total, free, card.uuid or "–"))
+        smi = None if card.smi_index is None else str(card.smi_index)
+        total, free = (None if size is None else format_mib(size) for size in (card.total_mib, card.free_mib))
+        cells = (card.name, smi, card.description, card.pci_bus_id, total, free, card.uuid)
+        rows.append(tuple(cell or UNKNOWN for cell in cells))
     return table(rows)
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side, two spaces apart; the first row is the head."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines)

@@ -61,13 +61,14 @@ def demo() -> None:
     Opens the screen; without a terminal, a demonstration that prints: a prompt, a re-split
     from 1:1 to 3:1, a second prompt, and what that did to speed and memory.
     """
-    from workbench.lab.demo import DEMO_LAYOUT, demonstrate
-
     if has_terminal():
         from workbench.app.app import run_app
+        from workbench.lab.demo import DEMO_LAYOUT
 
         sys.exit(run_app(DEMO_LAYOUT))
-    demonstrate(sys.stdout)
+    from workbench.cli.demo import print_demo
+
+    print_demo()
 
 
 @commands.command()

@@ -62,15 +62,14 @@ def say(message: str) -> None:
 
 
 def describe(error: EngineError) -> str:
-    """The engine's reason, with the card and the sizes where the reason does not name them."""
-    text = error.reason
-    if error.card is not None and error.card not in text:
-        text += f", on {error.card}"
-    sizes = [
-        f"{format_mib(size)} {word}"
-        for size, word in ((error.wanted_mib, "wanted"), (error.free_mib, "free"))
-        if size is not None
-    ]
+    """The engine's reason, with the card and the sizes where known."""
+    return with_sizes(error.reason, error.card, error.wanted_mib, error.free_mib)
+
+
+def with_sizes(reason: str, card: str | None, wanted_mib: float | None, free_mib: float | None) -> str:
+    """A reason, the card if the reason does not name it, and what was wanted of it and free there."""
+    text = reason if card is None or card in reason else f"{reason}, on {card}"
+    sizes = [f"{format_mib(size)} {word}" for size, word in ((wanted_mib, "wanted"), (free_mib, "free")) if size]
     return f"{text} ({', '.join(sizes)})" if sizes else text
 
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TextIO, TypeVar
@@ -9,13 +10,18 @@ from typing import TextIO, TypeVar
 import click
 import msgspec
 
-from workbench.cli.failures import Code, CommandFailed, say
+from workbench.cli.failures import Code, CommandFailed, describe, say, with_sizes
+from workbench.cli.text import rate
 from workbench.domain.conversation import Sampling, Turn
 from workbench.domain.layout import Layout
 from workbench.domain.memory import CardMemory
-from workbench.engines.engine import Loaded
-from workbench.lab.events import LoadMoved, Notice, SessionEvent, TurnText
+from workbench.engines.engine import LoadCancelled, Loaded, LoadFailed
+from workbench.lab.events import LoadMoved, Notice, Problem, SessionEvent, TurnText
+from workbench.lab.kit import RealKit
 from workbench.lab.session import Session
+from workbench.store.documents import DocumentError, read_layout
+from workbench.store.models import ModelError
+from workbench.store.places import find_layout
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _Result = TypeVar("_Result")
@@ -47,7 +53,8 @@ class Printer:
         self._out = out
         self._err = err
         self.broken = False
-        self.session: Session | None = None
+        self.problem: str | None = None
+        self.stop: Callable[[], None] = lambda: None
 
     def __call__(self, event: SessionEvent) -> None:
         """From the session's thread."""
@@ -58,23 +65,31 @@ class Printer:
                     self._out.flush()
                 except OSError:
                     self.broken = True
-                    if self.session is not None:
-                        self.session.cancel()
+                    self.stop()
             case LoadMoved(fraction, stage) if self._err.isatty():
                 self._err.write(f"\r{f'{stage} {fraction:.0%}':<40}\r")
                 self._err.flush()
+            case Problem():
+                self.problem = with_sizes(event.message, event.card, event.wanted_mib, event.free_mib)
             case Notice(message):
                 say(message)
 
 
-def run_prompt(layout: Layout, prompt: str, sampling: Sampling, *, as_json: bool) -> None:
-    """Load, answer, print. Ctrl-C keeps what was said and ends with 130."""
+def run_prompt(name: str, prompt: str, sampling: Sampling, *, as_json: bool) -> None:
+    """Load the layout, answer, print. Ctrl-C keeps what was said and ends with 130."""
+    path = find_layout(name)
+    layout = read_layout(path)
     printer = Printer(quiet=as_json, out=sys.stdout, err=sys.stderr)
-    session = Session(printer)
-    printer.session = session
+    session = Session(RealKit(), printer)
+    printer.stop = session.cancel
     try:
-        loaded = _wait(session.load(layout), session)[0]
-        turn, cancelled = _wait(session.send(prompt, sampling), session)
+        loading, turning = session.load(layout), session.send(prompt, sampling)
+        loaded = finish(loading, session.cancel)
+        turn = finish(turning, session.cancel)
+    except LoadFailed as error:
+        raise _failed_load(path, error) from error
+    except ModelError as error:
+        raise DocumentError.at(path, error.key, error.message) from error
     finally:
         session.close()
     if printer.broken:
@@ -84,19 +99,30 @@ def run_prompt(layout: Layout, prompt: str, sampling: Sampling, *, as_json: bool
     else:
         click.echo()
         click.echo(figures(layout, loaded, turn), err=True)
-    if cancelled or turn.stop_reason == "cancelled":
+    if turn.stop_reason == "cancelled":
         raise KeyboardInterrupt
     if turn.stop_reason == "died":
-        raise CommandFailed("the engine ended in the middle of the reply")
+        raise CommandFailed(printer.problem or "the engine ended in the middle of the reply")
 
 
-def _wait(future: Future[_Result], session: Session) -> tuple[_Result, bool]:
-    """The job's result, and whether Ctrl-C ended it: the job is cancelled, what it has is kept."""
+def finish(future: Future[_Result], cancel: Callable[[], None]) -> _Result:
+    """The job's result. Ctrl-C cancels the job and takes what it has, KeyboardInterrupt if nothing."""
     try:
-        return future.result(), False
+        return future.result()
     except KeyboardInterrupt:
-        session.cancel()
-        return future.result(), True
+        cancel()
+    try:
+        return future.result()
+    except LoadCancelled:
+        raise KeyboardInterrupt from None
+
+
+def _failed_load(path: Path, error: LoadFailed) -> Exception:
+    """The failure with the line of the layout that is to blame, where one is."""
+    if error.key is None:
+        return error
+    where = str(DocumentError.at(path, error.key, describe(error)))
+    return CommandFailed(where, Code.WRONG if error.wanted_mib is None else Code.FAILED)
 
 
 def run_json(layout: Layout, loaded: Loaded, turn: Turn) -> str:
@@ -130,9 +156,8 @@ def figures(layout: Layout, loaded: Loaded, turn: Turn) -> str:
     timing = turn.timing
     parts = [layout.split.label()]
     if timing is not None:
-        rate = timing.decode_tok_s
         parts += [
-            "– tok/s" if rate is None else f"{rate:.1f} tok/s",
+            f"{rate(timing.decode_tok_s)} tok/s",
             f"first token {timing.ttft_s:.2f} s",
             f"{timing.tokens} tokens",
             f"prompt {timing.prompt_tokens}",
