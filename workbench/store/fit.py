@@ -101,6 +101,8 @@ class _Fitter:
             here = join(key, name)
             if name not in fields:
                 known = nearest(name, fields) or f"; the keys here are {', '.join(fields)}"
+                if entry is None:
+                    known = f", and has no value{known}; put a text with a comma in it in quotes"
                 self.faults.append(Fault(here, f"is no key of {_place_of(key)}{known}"))
             else:
                 out[name] = self.value(entry, fields[name].type, here, _right(kind, name))

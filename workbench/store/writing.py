@@ -110,8 +110,10 @@ def layout_yaml(layout: Layout) -> str:
     where: dict[str, Any] = {"split_mode": split.split_mode}
     if split.layers is not None:
         where["layers"] = list(split.layers)
-    else:
-        where["tensor_split"] = split.tensor_split if isinstance(split.tensor_split, str) else list(split.tensor_split)
+    elif not isinstance(split.tensor_split, str):
+        where["tensor_split"] = list(split.tensor_split)
+    elif split.split_mode != "none":
+        where["tensor_split"] = split.tensor_split
     if split.main_gpu or split.split_mode == "none":
         where["main_gpu"] = split.main_gpu
     if split.layers is None or split.n_gpu_layers != "all":
