@@ -16,7 +16,7 @@ def print_cards(*, as_json: bool) -> None:
     found = inventory()
     click.echo(cards_json(found.cards) if as_json else cards_table(found.cards))
     if found.lack:
-        say(f"{found.lack}; `{found.helps}` helps")
+        say(f"{found.lack}; try `{found.helps}`")
 
 
 def cards_json(cards: Sequence[Card]) -> str:
@@ -28,7 +28,7 @@ def cards_json(cards: Sequence[Card]) -> str:
 
 def cards_table(cards: Sequence[Card]) -> str:
     """One line a card."""
-    rows = [("card", "smi", "description", "pci bus id", "total", "free", "uuid")]
+    rows: list[tuple[str, ...]] = [("card", "smi", "description", "pci bus id", "total", "free", "uuid")]
     for card in cards:
         smi = None if card.smi_index is None else str(card.smi_index)
         total, free = (None if size is None else format_mib(size) for size in (card.total_mib, card.free_mib))

@@ -9,6 +9,8 @@ import click
 from workbench import __version__
 from workbench.cli.failures import Code, CommandFailed, explain
 
+TARGET = "[LAYOUT | MODEL.gguf | FOLDER]"
+
 
 class Commands(click.Group):
     """A group whose unnamed command opens the screen."""
@@ -19,13 +21,12 @@ class Commands(click.Group):
             args = ["open", *args]
         return super().parse_args(ctx, args)
 
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Both usages."""
+        formatter.write(f"Usage: workbench {TARGET} [--resume]\n       workbench COMMAND …\n")
 
-@click.group(
-    cls=Commands,
-    options_metavar="",
-    subcommand_metavar="[LAYOUT | MODEL.gguf | FOLDER] [--resume]\n       workbench COMMAND …",
-    context_settings={"max_content_width": 100},
-)
+
+@click.group(cls=Commands, context_settings={"max_content_width": 100})
 @click.version_option(__version__, prog_name="workbench", message="%(prog)s %(version)s")
 def commands() -> None:
     """Chat with a model while moving its layers between cards.
@@ -39,7 +40,7 @@ def commands() -> None:
 
 
 @commands.command("open", hidden=True)
-@click.argument("target", required=False, metavar="[LAYOUT | MODEL.gguf | FOLDER]")
+@click.argument("target", required=False, metavar=TARGET)
 @click.option("--resume", is_flag=True, help="Bring back the last conversation.")
 def open_screen(target: str | None, resume: bool) -> None:
     """Open the screen."""
@@ -56,7 +57,7 @@ def open_screen(target: str | None, resume: bool) -> None:
 
 @commands.command()
 def demo() -> None:
-    """The bundled model on two virtual cards.
+    """Try the bundled model on two virtual cards.
 
     Opens the screen; without a terminal, a demonstration that prints: a prompt, a re-split
     from 1:1 to 3:1, a second prompt, and what that did to speed and memory.
@@ -110,7 +111,10 @@ def run(
 @commands.command()
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def cards(as_json: bool) -> None:
-    """The cards of this machine, under llama.cpp's names and nvidia-smi's numbers."""
+    """List the cards of this machine.
+
+    Each has llama.cpp's name, nvidia-smi's number, its PCI bus id and its UUID.
+    """
     from workbench.cli.cards import print_cards
 
     print_cards(as_json=as_json)

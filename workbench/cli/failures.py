@@ -35,9 +35,9 @@ def explain(error: BaseException) -> int:
     match error:
         case click.exceptions.Exit():
             return error.exit_code
-        case click.ClickException():
-            error.show()
-            return Code.WRONG if isinstance(error, click.UsageError) else Code.FAILED
+        case click.UsageError():
+            say(f"{error.format_message().rstrip('.')}; see `{_help_for(error.ctx)}`")
+            return Code.WRONG
         case KeyboardInterrupt() | click.Abort():
             return Code.CANCELLED
         case CommandFailed():
@@ -71,6 +71,12 @@ def with_sizes(reason: str, card: str | None, wanted_mib: float | None, free_mib
     text = reason if card is None or card in reason else f"{reason}, on {card}"
     sizes = [f"{format_mib(size)} {word}" for size, word in ((wanted_mib, "wanted"), (free_mib, "free")) if size]
     return f"{text} ({', '.join(sizes)})" if sizes else text
+
+
+def _help_for(ctx: click.Context | None) -> str:
+    """The command whose help tells the right usage."""
+    shown = ctx.parent if ctx is not None and ctx.parent is not None and ctx.command.hidden else ctx
+    return f"{'workbench' if shown is None else shown.command_path} --help"
 
 
 def _logged(error: BaseException) -> str:
