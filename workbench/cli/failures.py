@@ -69,7 +69,8 @@ def describe(error: EngineError) -> str:
 def with_sizes(reason: str, card: str | None, wanted_mib: float | None, free_mib: float | None) -> str:
     """A reason, the card if the reason does not name it, and what was wanted of it and free there."""
     text = reason if card is None or card in reason else f"{reason}, on {card}"
-    sizes = [f"{format_mib(size)} {word}" for size, word in ((wanted_mib, "wanted"), (free_mib, "free")) if size]
+    named = ((wanted_mib, "wanted"), (free_mib, "free"))
+    sizes = [f"{format_mib(max(0.0, size))} {word}" for size, word in named if size is not None]
     return f"{text} ({', '.join(sizes)})" if sizes else text
 
 

@@ -1,0 +1,116 @@
+"""Usage, exit codes and messages; nothing here loads a model."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.cli.conftest import LAYOUT, Workbench
+from workbench import __version__
+from workbench.cli.failures import Code, CommandFailed, describe, explain
+from workbench.engines.engine import EngineError
+
+
+def assert_one_message(done: "subprocess.CompletedProcess[str]", code: Code, *words: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize("args", [(), ("layouts/small.yaml",), ("small", "--resume")])
+def test_the_screen_without_a_terminal_names_what_works(workbench: Workbench, args: tuple[str, ...]) -> None:
+    assert_one_message(workbench(*args), Code.WRONG, "terminal", "`workbench run", "`workbench demo`")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--bogus",), ("--bogus", "`workbench --help`")),
+        (("cards", "extra"), ("extra", "`workbench cards --help`")),
+        (("run",), ("LAYOUT", "`workbench run --help`")),
+        (("run", "small"), ("prompt", "-p TEXT")),
+        (("run", "small", "-p", "a", "-f", "b"), ("prompt once",)),
+        (("run", "small", "-p", "a", "--max-tokens", "0"), ("--max-tokens",)),
+        (("run", "small", "-p", "  "), ("empty",)),
+        (("run", "small", "-"), ("empty",)),
+        (("run", "small", "-f", "nothing.txt"), ("nothing.txt",)),
+        (("run", "smal", "-p", "a"), ("smal", "small")),
+        (("check",), ("FILE", "`workbench check --help`")),
+    ],
+)
+def test_wrong_usage_is_one_message_and_exit_2(
+    workbench: Workbench, args: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    assert_one_message(workbench(*args), Code.WRONG, *words)
+
+
+def test_a_wrong_document_is_named_with_line_and_key(workbench: Workbench, folder: Path) -> None:
+    (folder / "bad.yaml").write_text(LAYOUT.replace("layers:", "layer:"))
+    assert_one_message(workbench("run", "bad.yaml", "-p", "a"), Code.WRONG, "bad.yaml:4", "split.layer")
+
+
+def test_a_prompt_file_that_is_not_text(workbench: Workbench, folder: Path) -> None:
+    (folder / "prompt").write_bytes(b"\xff\xfe\x00")
+    assert_one_message(workbench("run", "small", "-f", "prompt"), Code.WRONG, "prompt", "UTF-8")
+
+
+def test_check_names_every_error_on_a_line_of_its_own(workbench: Workbench, folder: Path) -> None:
+    (folder / "bad.yaml").write_text(LAYOUT.replace("n_ctx", "ctx") + "extra: 1\n")
+    done = workbench("check", "bad.yaml", "layouts/small.yaml")
+    assert done.returncode == Code.WRONG
+    assert done.stdout == "layouts/small.yaml: sound\n"
+    assert sorted(line.split(": ")[0] for line in done.stderr.splitlines()) == ["bad.yaml:6", "bad.yaml:7"]
+
+
+def test_check_of_a_sound_document(workbench: Workbench) -> None:
+    assert workbench("check", "layouts/small.yaml").returncode == Code.DONE
+
+
+def test_version(workbench: Workbench) -> None:
+    assert workbench("--version").stdout == f"workbench {__version__}\n"
+
+
+def test_help_names_both_usages(workbench: Workbench) -> None:
+    done = workbench("--help")
+    assert done.returncode == Code.DONE
+    assert "MODEL.gguf" in done.stdout
+    assert "COMMAND" in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_news(folder: Path) -> None:
+    command = f"{sys.executable} -m workbench --help | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_an_unexpected_error_is_one_line_and_a_log(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(ZeroDivisionError("of all things")) == Code.FAILED
+    said = capsys.readouterr().err
+    log = own_home / "log" / "errors.log"
+    assert said == f"workbench: unexpected ZeroDivisionError: of all things; details are in {log}\n"
+    assert "ZeroDivisionError: of all things" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KeyboardInterrupt(), Code.CANCELLED),
+        (click.Abort(), Code.CANCELLED),
+        (CommandFailed("no"), Code.FAILED),
+        (CommandFailed("no", Code.WRONG), Code.WRONG),
+        (EngineError("no"), Code.FAILED),
+        (BrokenPipeError(), Code.FAILED),
+    ],
+)
+def test_exit_codes(error: BaseException, code: Code) -> None:
+    assert explain(error) == code
+
+
+def test_an_engine_error_names_card_and_sizes_once() -> None:
+    error = EngineError("out of memory", card="CUDA1", wanted_mib=2048, free_mib=640)
+    assert describe(error) == "out of memory, on CUDA1 (2.0 GiB wanted, 640 MiB free)"
+    assert describe(EngineError("CUDA1 is full", card="CUDA1")) == "CUDA1 is full"
