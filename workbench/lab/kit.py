@@ -57,7 +57,7 @@ class RealKit:
         """The machine's cards as a worker with the layout's environment sees them, asked once."""
         key = tuple(sorted(layout.env.items()))
         if key not in self._cards:
-            self._cards[key] = inventory(worker_environment(layout.env, virtual=False)).cards
+            self._cards[key] = inventory(layout.env).cards
         return self._cards[key]
 
     def state_file(self) -> Path:
