@@ -36,7 +36,7 @@ def inventory(env: Mapping[str, str | None] | None = None) -> Inventory:
 
     Takes about a second. Raises EngineDied if llama.cpp cannot be asked.
     """
-    devices = list_devices(env or {}, places().log / "engine.log")
+    devices = list_devices(env or {}, places().engine_log)
     nvml = Nvml()
     try:
         # By now the child is gone, and so is the memory that asking took on each card.

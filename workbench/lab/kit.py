@@ -20,11 +20,6 @@ from workbench.store.places import places, private_folder
 OnDeath = Callable[[EngineDied], None]
 
 
-def engine_log() -> Path:
-    """The file that the libraries of all workers print to."""
-    return places().log / "engine.log"
-
-
 class Kit(Protocol):
     """Opens engines for a session."""
 
@@ -50,7 +45,7 @@ class RealKit:
             raise LoadFailed(f"the engine {layout.engine} cannot be opened yet; llama.cpp can", key="engine")
         command = plan_load(layout, str(resolve_model(layout.model)), lambda: self.cards(layout))
         virtual = isinstance(layout.split.cards, Virtual)
-        worker = WorkerProcess(worker_environment(layout.env, virtual), engine_log(), on_death)
+        worker = WorkerProcess(worker_environment(layout.env, virtual), places().engine_log, on_death)
         return LlamaEngine(command, worker)
 
     def cards(self, layout: Layout) -> Sequence[Card]:

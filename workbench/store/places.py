@@ -46,6 +46,11 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         """Where conversations are journalled."""
         return self.state / "journals"
 
+    @property
+    def engine_log(self) -> Path:
+        """The file that the libraries of all workers print to."""
+        return self.log / "engine.log"
+
 
 def places(env: Mapping[str, str] = os.environ) -> Places:
     """The folders of this user."""
