@@ -14,7 +14,7 @@ from textual.screen import Screen
 from workbench.app.card_rows import kind_of
 from workbench.app.inbox import Inbox
 from workbench.app.keymap import KEYS, bindings
-from workbench.app.messages import Metered, NoticeShown, PromptSubmitted, SessionSpoke, SplitApplied
+from workbench.app.messages import Metered, NoticeShown, PromptSubmitted, ScreenReady, SessionSpoke, SplitApplied
 from workbench.app.outside import Outside
 from workbench.app.screens.context_full import ContextFullScreen, WayOn
 from workbench.app.screens.help import HelpScreen
@@ -55,7 +55,7 @@ class WorkbenchApp(App[None]):
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = default_theme()
-        self._inbox = Inbox(lambda: self.post_message(SessionSpoke()))
+        self._inbox = Inbox(self._wake)
         self.session = make_session(self._inbox)
         self._outside = outside
         self._first = first
@@ -78,19 +78,25 @@ class WorkbenchApp(App[None]):
         assert isinstance(screen, MainScreen)
         return screen
 
-    async def on_mount(self) -> None:
-        """Hear signals, start the meters, load what was asked for."""
+    def on_mount(self) -> None:
+        """Hear signals: the terminal is put right before the end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit)
+
+    @on(ScreenReady)
+    async def _begin(self) -> None:
         self._end_meters = self._outside.start_meters(self._take_snapshot)
-        self._drawing = self.set_interval(DRAW_EVERY_S, self._hear, pause=True)
+        self._drawing = self.set_interval(DRAW_EVERY_S, self._wake, pause=True)
         if self.session.conversation.turns:
             await self.main.chat.show(self.session.conversation)
         if self._first is not None:
             self.session.load(self._first)
         elif self._pick_model:
             self.action_models()
+
+    def _wake(self) -> None:
+        self.post_message(SessionSpoke())
 
     def _take_snapshot(self, snapshot: Snapshot) -> None:
         self.post_message(Metered(snapshot))
@@ -143,11 +149,18 @@ class WorkbenchApp(App[None]):
             case events.ConversationChanged(conversation):
                 await main.chat.show(conversation)
             case events.ContextFull():
+                if event.prompt is not None:
+                    self._drawing.pause()
+                    await main.chat.take_back(event.prompt)
                 self._context_full(event)
+            case events.PromptReturned(prompt, why):
+                self._drawing.pause()
+                await main.chat.take_back(prompt)
+                self.say(why)
             case events.Changed():
-                main.change.show_change(event)
-            case events.ProbeDone(measurement):
-                main.change.show_probe(measurement)
+                main.change.show(self.session.history, event)
+            case events.ProbeDone():
+                main.change.show(self.session.history)
             case events.Problem():
                 self.say(describe(event), problem=True)
             case events.Notice(message):
@@ -212,6 +225,7 @@ class WorkbenchApp(App[None]):
             else:
                 self.session.clear()
             if event.prompt is not None:
+                self.main.chat.prompt.accepted(event.prompt)
                 self.session.send(event.prompt)
 
         screen = ContextFullScreen(event, turns=turns, n_ctx_train=loaded.model.n_ctx_train)
@@ -295,7 +309,7 @@ class WorkbenchApp(App[None]):
         """Stop what runs; else close the message, leave editing, or go to the prompt."""
         main = self.main
         prompt = main.chat.prompt
-        if self._job not in (None, "probe"):
+        if self._job not in (None, "probe", "edit"):
             self.session.cancel()
         elif main.status.dismiss():
             return

@@ -9,6 +9,7 @@ from textual.content import Content
 from workbench.app.text import one_line, sparkline
 from workbench.domain.card import Card, CardKind
 from workbench.domain.memory import CardMemory
+from workbench.domain.split import apportion
 from workbench.engines.engine import Loaded
 from workbench.meters.sample import CardSample
 
@@ -109,7 +110,7 @@ def _draw_row(row: CardRow, width: int, label_width: int) -> Content:
     unit, per_unit = _unit(row)
     sizes = f"{_size(row.used_mib, per_unit)}/{_size(row.total_mib, per_unit)} {unit}"
     kinds = _kinds(row, per_unit)
-    one_row = room - len(sizes) - cell_len(kinds.plain) - 4 >= 12
+    one_row = room - len(sizes) - cell_len(kinds.plain) - 4 >= 8
     bar_width = max(4, room - len(sizes) - 1 - (cell_len(kinds.plain) + 2 if one_row else 0))
     first = label + _bar(row, bar_width) + Content(f" {sizes}")
     if one_row:
@@ -143,15 +144,12 @@ def _second(row: CardRow, room: int, kinds: Content | None) -> Content:
 def _bar(row: CardRow, width: int) -> Content:
     if not row.total_mib:
         return Content.styled("–".ljust(width), "$text-muted")
-    out, at, done = Content(""), 0.0, 0
-    for (_, glyph, colour), size in zip(KINDS, row.by_kind, strict=True):
-        at += size
-        cells = min(width, round(at / row.total_mib * width))
-        if size > 0 and cells == done and done < width and at / row.total_mib < 1:
-            cells = done + (1 if size / row.total_mib * width >= 0.25 else 0)
-        out = out + Content.styled(glyph * (cells - done), colour)
-        done = max(done, cells)
-    return out + Content.styled(FREE * (width - done), "$text-muted")
+    sizes = row.by_kind
+    cells = apportion(width, (*sizes, max(0.0, row.total_mib - sum(sizes))))
+    out = Content("")
+    for (_, glyph, colour), count in zip(KINDS, cells, strict=False):
+        out = out + Content.styled(glyph * count, colour)
+    return out + Content.styled(FREE * cells[-1], "$text-muted")
 
 
 def _kinds(row: CardRow, per_unit: float) -> Content:
@@ -171,7 +169,8 @@ def _unit(row: CardRow) -> tuple[str, float]:
 def _size(mib: float | None, per_unit: float) -> str:
     if mib is None:
         return "–"
-    return f"{mib:.0f}" if per_unit == 1 or mib >= 100 * per_unit else f"{mib / per_unit:.1f}"
+    size = mib / per_unit
+    return f"{size:.0f}" if per_unit == 1 or size >= 100 else f"{size:.1f}"
 
 
 def _under_name(row: CardRow) -> str:

@@ -64,5 +64,9 @@ class NoticeShown(Message):
     message: str
 
 
+class ScreenReady(Message):
+    """All panes are there."""
+
+
 class FocusPrompt(Message):
     """The prompt is to have the focus."""

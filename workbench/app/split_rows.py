@@ -30,7 +30,7 @@ def layers_line(draft: Draft, names: Sequence[str], typed: str | None) -> Conten
     main = names[draft.main_gpu] if draft.main_gpu < len(names) else str(draft.main_gpu)
     if draft.mode == "none":
         return line + Content.styled("  main card ", "$text-muted") + Content.styled(main, "bold")
-    return line + Content.styled(f"  main card: mode none only ({main})", "$text-muted")
+    return line + Content.styled("  main card in mode none only", "$text-muted")
 
 
 def rows(

@@ -5,6 +5,7 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
 
+from workbench.app.card_rows import LEGEND
 from workbench.app.keymap import Where, footer_keys, shown
 from workbench.app.text import one_line
 
@@ -35,7 +36,9 @@ class Tabs(Static):
         pieces = []
         for name, on in (("Chat", self.chat), ("Cards and split", not self.chat)):
             pieces.append(Content.styled(f"[{name}]" if on else f" {name} ", "bold $text-primary" if on else ""))
-        return Content(" ").join(pieces) + Content.styled("  F6 changes", "$text-muted")
+        line = Content(" ").join(pieces) + Content.styled("  F6 changes", "$text-muted")
+        gap = self.content_size.width - line.cell_length - len(LEGEND)
+        return line if self.chat or gap < 2 else line + Content.styled(" " * gap + LEGEND, "$text-muted")
 
     def on_click(self) -> None:
         """Change."""
@@ -62,8 +65,6 @@ class FootKeys(Static):
 
 class Status(Static):
     """Progress, or the last thing that went wrong or was said. Hidden when there is nothing."""
-
-    DEFAULT_CLASSES = ""
 
     def __init__(self) -> None:
         super().__init__(id="status", markup=False)

@@ -35,35 +35,42 @@ def card_changes(before: Sequence[CardMemory], after: Sequence[CardMemory]) -> s
 
 
 class ChangePane(Static):
-    """One change, or the rate of the only split so far."""
+    """The last change on two lines; below, all splits of this session with what they did."""
 
     def __init__(self) -> None:
-        super().__init__(
-            Content.styled("Apply another split to see what it does.", "$text-muted"),
-            id="change",
-            classes="pane",
-            markup=False,
-        )
+        super().__init__(id="change", classes="pane", markup=False)
         self.border_title = "Last change"
+        self._changed: Changed | None = None
+        self._history: Sequence[Measurement] = ()
 
-    def show_change(self, changed: Changed) -> None:
-        """A re-split and its probes."""
-        before, after = changed.before, changed.after
-        one = rate(before.probe)
-        two = rate(after.probe)
-        self.update(
+    def show(self, history: Sequence[Measurement], changed: Changed | None = None) -> None:
+        """What was measured so far, and the newest re-split with its probes."""
+        self._history = history
+        self._changed = changed or self._changed
+        self.refresh()
+
+    def render(self) -> Content:
+        """As much as there is room for."""
+        lines = [self._change(), Content("")] if self._changed else []
+        measured = [entry for entry in reversed(self._history) if entry.probe]
+        if not lines:
+            lines = [Content.styled("Apply another split to see what it does.", "$text-muted"), Content("")]
+        if measured:
+            width = max(len(entry.label) for entry in measured)
+            lines.append(Content.styled(f"{'this session':<{width}}  tok/s   MiB per card", "$text-muted"))
+            for entry in measured:
+                memory = " · ".join(f"{card.total_mib:.0f}" for card in entry.cards)
+                lines.append(Content(f"{entry.label:<{width}} {rate(entry.probe):>6}   {memory}"))
+        return Content("\n").join(lines)
+
+    def _change(self) -> Content:
+        assert self._changed is not None
+        before, after = self._changed.before, self._changed.after
+        return (
             Content.styled(short_labels(before.label, after.label), "bold")
-            + Content(f"   {one} → ")
-            + Content.styled(two, "bold")
+            + Content(f"   {rate(before.probe)} → ")
+            + Content.styled(rate(after.probe), "bold")
             + Content(" tok/s\n")
             + Content(card_changes(before.cards, after.cards))
             + Content.styled("   one load each: no verdict", "$text-muted")
-        )
-
-    def show_probe(self, measurement: Measurement) -> None:
-        """The running split was measured."""
-        self.update(
-            Content.styled(measurement.label, "bold")
-            + Content(f"   {rate(measurement.probe)} tok/s\n")
-            + Content.styled("Apply another split to see what it does.", "$text-muted")
         )

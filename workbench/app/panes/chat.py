@@ -96,7 +96,7 @@ class ChatPane(Vertical):
 
     def compose(self) -> ComposeResult:
         """The hint, the turns, the prompt."""
-        with ChatLog(id="log"):
+        with ChatLog(id="log"), Vertical(id="turns"):
             yield Static(Content(self._hint), id="hint")
         yield Prompt()
 
@@ -123,8 +123,9 @@ class ChatPane(Vertical):
             await view.remove()
         for view in turns[: max(0, index - LIVE_TURNS + 1)]:
             await view.be_still()
-        self._answering = TurnView(index, prompt)
-        await log.mount(self._answering)
+        view = TurnView(index, prompt)
+        await self.query_one("#turns").mount(view)
+        self._answering = view
         log.anchor()
 
     async def grow(self, text: str) -> None:
@@ -141,6 +142,14 @@ class ChatPane(Vertical):
             await view.settle(turn)
         self._answering = None
 
+    async def take_back(self, prompt: str) -> None:
+        """The turn did not come to be: its prompt goes back to the input, if that is empty."""
+        if self._answering is not None:
+            await self._answering.remove()
+            self._answering = None
+        if not self.prompt.text:
+            self.prompt.fill(prompt, None)
+
     async def show(self, conversation: Conversation) -> None:
         """Draw a whole conversation anew."""
         self._answering = None
@@ -149,7 +158,7 @@ class ChatPane(Vertical):
         with self.app.batch_update():
             await log.query(TurnView).remove()
             views = [TurnView(index, turn.prompt) for index, turn in enumerate(conversation.turns)]
-            await log.mount_all(views)
+            await self.query_one("#turns").mount_all(views)
             for view, turn in zip(views, conversation.turns, strict=True):
                 await view.settle(turn, still=view.index < len(views) - LIVE_TURNS)
         self.query_one("#hint").display = not views

@@ -13,11 +13,11 @@ from workbench.app.messages import EditAsked, PromptSubmitted
 _PLACEHOLDER = Content("Ask something · Enter sends · ^j a new line")
 
 
-class Prompt(TextArea):
+class Prompt(TextArea, inherit_bindings=False):
     """The prompt being written. `editing` is the index of the turn it will replace, if any."""
 
     BINDINGS = [  # noqa: RUF012
-        *(b for b in TextArea.BINDINGS if not (isinstance(b, Binding) and b.key in ("f6", "f7", "up", "down"))),
+        *(b for b in TextArea.BINDINGS if isinstance(b, Binding) and b.key not in ("f6", "f7", "up", "down")),
         *bindings("prompt"),
     ]
 

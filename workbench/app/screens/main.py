@@ -10,7 +10,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from workbench.app.keymap import Where
-from workbench.app.messages import EditAsked, FocusPrompt
+from workbench.app.messages import EditAsked, FocusPrompt, ScreenReady
 from workbench.app.panes.bars import FootKeys, Header, Status, Tabs
 from workbench.app.panes.cards import CardsPane
 from workbench.app.panes.change import ChangePane
@@ -25,7 +25,7 @@ SMALLEST = (60, 20)
 class MainScreen(Screen[None]):
     """Lays the panes out and moves the focus between them."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide"), (140, "-wider")]  # noqa: RUF012
     AUTO_FOCUS = "#prompt"
 
     def __init__(self, *, hint: str, cards: Sequence[Card]) -> None:
@@ -129,7 +129,13 @@ class MainScreen(Screen[None]):
         self.chat.prompt.fill(event.prompt or turns[-1].prompt, index)
         self.go_to(self.chat.prompt)
 
+    def on_mount(self) -> None:
+        """Say so once every pane is there."""
+        self.call_after_refresh(self.post_message, ScreenReady())
+
     def on_resize(self, event: events.Resize) -> None:
         """Below the smallest size there is one sentence."""
         small = event.size.width < SMALLEST[0] or event.size.height < SMALLEST[1]
         self.set_class(small, "-too-small")
+        rows = int(event.size.height * 0.42) - 6
+        self.query_one("#split-scroll").styles.max_height = max(3, rows)

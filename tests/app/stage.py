@@ -1,0 +1,82 @@
+"""The real app and session over scripted engines. `python -m tests.app.stage` opens it in the terminal."""
+
+import itertools
+import tempfile
+from pathlib import Path
+
+from workbench.app.app import WorkbenchApp
+from workbench.app.outside import DEMO_HINT, Outside
+from workbench.domain.card import Card, CardKind
+from workbench.domain.layout import Context, Layout
+from workbench.domain.split import Split
+from workbench.engines.engine import Engine
+from workbench.engines.scripted import Script
+from workbench.lab.kit import OnDeath
+from workbench.lab.session import Session
+from workbench.meters.sample import CardSample, HostSample, Snapshot
+
+LAYOUT = Layout(name="even", model="scripted.gguf", split=Split(tensor_split=(1, 1)), context=Context(n_ctx=4096))
+
+
+class ScriptKit:
+    """Opens scripted engines."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._folder = Path(tempfile.mkdtemp(prefix="workbench-stage-"))
+        self._numbers = itertools.count()
+
+    def open_engine(self, layout: Layout, on_death: OnDeath) -> Engine:
+        return self._script.open_engine(layout, on_death)
+
+    def state_file(self) -> Path:
+        return self._folder / f"state-{next(self._numbers)}"
+
+
+def cuda_cards(count: int) -> tuple[Card, ...]:
+    return tuple(
+        Card(
+            name=f"CUDA{number}",
+            kind=CardKind.CUDA,
+            description="NVIDIA H200",
+            smi_index=count - 1 - number,
+            total_mib=143771.0,
+            free_mib=140000.0,
+        )
+        for number in range(count)
+    )
+
+
+def snapshot(cards: tuple[Card, ...], at: float, *, lost: str = "") -> Snapshot:
+    """Made-up figures that follow `at`."""
+    samples = tuple(
+        CardSample(
+            name=card.name,
+            lost=card.name == lost,
+            total_mib=card.total_mib,
+            used_mib=(card.total_mib or 0) * (0.12 + 0.1 * number % 0.6),
+            utilisation=(17 * at + 31 * number) % 100,
+            power_w=310 + 13.0 * number,
+            temperature_c=48.0 + number,
+            sm_clock_mhz=1980.0,
+        )
+        for number, card in enumerate(cards)
+    )
+    return Snapshot(at=at, cards=samples, host=HostSample(cpu_percent=12.0, total_mib=64000.0, available_mib=48000.0))
+
+
+def make_app(script: Script, outside: Outside | None = None, *, first: Layout | None = LAYOUT) -> WorkbenchApp:
+    return WorkbenchApp(
+        lambda listener: Session(ScriptKit(script), listener), outside or Outside(hint=DEMO_HINT), first=first
+    )
+
+
+def main() -> None:
+    script = Script(load_s=2.0, cards=("CUDA0", "CUDA1"))
+    app = make_app(script, Outside(cards=cuda_cards(2), hint=DEMO_HINT))
+    app.run()
+    app.session.close()
+
+
+if __name__ == "__main__":
+    main()
