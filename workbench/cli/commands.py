@@ -50,9 +50,12 @@ def open_screen(target: str | None, resume: bool) -> None:
             " `workbench demo` shows what workbench does",
             Code.WRONG,
         )
+    from workbench.cli.opening import what_to_open
+
+    opening = None if target is None else what_to_open(target)
     from workbench.app.app import run_app
 
-    sys.exit(run_app(target, resume=resume))
+    sys.exit(run_app(opening, resume=resume))
 
 
 @commands.command()

@@ -31,6 +31,7 @@ class CommandFailed(Exception):
 def explain(error: BaseException) -> int:
     """Say on stderr what went wrong; the exit code. An unexpected error goes to a log file."""
     from workbench.store.documents import DocumentError
+    from workbench.store.models import ModelError
 
     match error:
         case click.exceptions.Exit():
@@ -43,7 +44,7 @@ def explain(error: BaseException) -> int:
         case CommandFailed():
             say(str(error))
             return error.code
-        case DocumentError():
+        case DocumentError() | ModelError():
             say(str(error))
             return Code.WRONG
         case EngineError():

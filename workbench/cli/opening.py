@@ -1,0 +1,22 @@
+"""What `workbench [LAYOUT | MODEL.gguf | FOLDER]` names."""
+
+from pathlib import Path
+
+from workbench.domain.layout import Layout
+from workbench.store.documents import read_layout
+from workbench.store.models import resolve_model
+from workbench.store.places import find_layout
+
+
+def what_to_open(target: str) -> Layout | Path:
+    """A layout, one made for a model, or a folder of models to choose from.
+
+    Raises DocumentError, ModelError.
+    """
+    path = Path(target).expanduser()
+    if path.is_dir():
+        return path
+    if target.startswith("demo:") or path.suffix.lower() == ".gguf":
+        resolve_model(target)
+        return Layout(name=path.stem, model=target)
+    return read_layout(find_layout(target))
