@@ -212,6 +212,8 @@ SET = "name: s\nprompts:\n"
     ("name: s\n", 1, "prompts", ["is missing"]),
     (SET + "- {id: a, text: x}\n- {id: a, text: y}\n", 4, "prompts[1].id", ["`a`", "prompt 1"]),
     (SET + "- {id: a, text: Which of 21, 23 and 25?}\n", 3, "prompts[0].23 and 25?", ["comma", "in quotes"]),
+    (SET + "- Hello\n", 3, "prompts[0]", ["`Hello`", "a mapping with the keys id, text"]),
+    (SET + "- {id: a, messages: [Hello]}\n", 3, "prompts[0].messages[0]", ["a mapping with the keys role, content"]),
     (SET + "- {id: a}\n", 3, "prompts[0]", ["text, messages or synthetic"]),
     (SET + "- {text: a}\n", 3, "prompts[0].id", ["is missing"]),
     (SET + "- {id: a, text: x, messages: []}\n", 3, "prompts[0].messages", ["beside text"]),

@@ -120,6 +120,8 @@ class _Fitter:
                 return self.struct(value, option, key)
             if isinstance(value, list) and origin is tuple:
                 item = typing.get_args(option)[0]
+                if isinstance(item, type) and issubclass(item, msgspec.Struct):
+                    right = f"a mapping with the keys {', '.join(item.__struct_fields__[:4])}"
                 return [self.value(each, item, f"{key}[{at}]", right) for at, each in enumerate(value)]
             if isinstance(value, dict) and origin is dict:
                 return {name: self.variable(name, each, join(key, name)) for name, each in value.items()}
