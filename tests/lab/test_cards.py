@@ -1,10 +1,13 @@
 from typing import Literal
 
 from workbench.domain.card import Card, CardKind
+from workbench.domain.memory import CardMemory
+from workbench.engines.engine import CardProcess, Loaded, ModelInfo
 from workbench.engines.llama.wire import Device
-from workbench.lab.cards import join
+from workbench.lab.cards import join, watched
 from workbench.meters.nvml import Gpu
 from workbench.meters.sample import CardSample
+from workbench.meters.sampler import WatchedGpu, WatchedName, WatchedProcess
 
 
 def device(name: str, device_id: str | None, type_: Literal["gpu", "igpu", "cpu", "accel"] = "gpu") -> Device:
@@ -42,3 +45,45 @@ def test_a_card_that_nvml_does_not_know_keeps_what_llama_cpp_says() -> None:
 def test_the_cpu_comes_last_and_helpers_of_the_cpu_are_no_cards() -> None:
     cards = join([device("BLAS", None, "accel"), device("CPU", None, "cpu"), device("CUDA0", None)], (), {})
     assert [(card.name, card.kind) for card in cards] == [("CUDA0", CardKind.CUDA), ("CPU", CardKind.CPU)]
+
+
+def loaded(*names: str, processes: tuple[CardProcess, ...] = ()) -> Loaded:
+    model = ModelInfo(
+        path="m.gguf", name="m", arch="llama", quantisation="Q4_1", n_layer=2, n_ctx_train=8, n_params=1, size_mib=1
+    )
+    memory = [CardMemory(name=name, weights_mib=1, kv_mib=1, compute_mib=1) for name in names]
+    return Loaded(
+        model=model, cards=tuple(memory), host=CardMemory(name="CPU", weights_mib=1, kv_mib=0, compute_mib=0),
+        places=(), n_ctx=8, flash_attn=True, template="chatml", template_is_fallback=False, load_s=1, pid=42,
+        card_processes=processes,
+    )  # fmt: skip
+
+
+MACHINE = (
+    Card(name="CUDA0", kind=CardKind.CUDA, pci_bus_id="0000:c1:00.0"),
+    Card(name="CUDA1", kind=CardKind.CUDA, pci_bus_id="0000:41:00.0"),
+    Card(name="CPU", kind=CardKind.CPU, total_mib=24000),
+)
+
+
+def test_before_a_load_all_gpus_are_watched() -> None:
+    assert [card.name for card in watched(MACHINE)] == ["CUDA0", "CUDA1"]
+
+
+def test_the_cards_of_the_split_are_watched_first_and_in_its_order() -> None:
+    assert watched(MACHINE, loaded("CUDA1", "RPC0")) == (
+        WatchedGpu(name="CUDA1", pci_bus_id="0000:41:00.0", pids=(42,)),
+        WatchedName(name="RPC0"),
+        WatchedGpu(name="CUDA0", pci_bus_id="0000:c1:00.0"),
+    )
+
+
+def test_a_virtual_card_is_watched_by_its_process() -> None:
+    process = CardProcess("RPC0", 77, "127.0.0.1:5", 600)
+    assert watched(MACHINE[2:], loaded("RPC0", processes=(process,))) == (
+        WatchedProcess(name="RPC0", pid=77, size_mib=600),
+    )
+
+
+def test_a_model_on_no_card_is_the_worker_itself() -> None:
+    assert watched(MACHINE[2:], loaded()) == (WatchedProcess(name="CPU", pid=42, size_mib=24000),)

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from workbench.domain.card import Card, CardKind, pci_key
+from workbench.domain.card import CPU, Card, CardKind, pci_key
+from workbench.engines.engine import Loaded
 from workbench.engines.llama.client import list_devices
 from workbench.engines.llama.wire import Device
 from workbench.meters.nvml import Gpu, Nvml
 from workbench.meters.sample import CardSample
+from workbench.meters.sampler import Watched, WatchedGpu, WatchedName, WatchedProcess
 from workbench.store.places import places
 
 
@@ -61,6 +63,34 @@ def join(devices: Sequence[Device], gpus: Sequence[Gpu], samples: Mapping[str, C
         if device.type != "accel"
     ]
     return tuple(sorted(cards, key=lambda card: card.kind is CardKind.CPU))
+
+
+def watched(cards: Sequence[Card], loaded: Loaded | None = None) -> tuple[Watched, ...]:
+    """What the meters are to read: the cards of the split in its order, then the machine's other GPUs.
+
+    A model that lies on no card is watched as the CPU, by the worker's own memory.
+    """
+    by_name = {card.name: card for card in cards}
+    if loaded is None:
+        return tuple(_watch(card.name, card, ()) for card in cards if card.kind is not CardKind.CPU)
+    processes = {process.name: process for process in loaded.card_processes}
+    out: list[Watched] = []
+    for name in (card.name for card in loaded.cards):
+        if (process := processes.get(name)) is not None:
+            out.append(WatchedProcess(name=name, pid=process.pid, size_mib=process.size_mib))
+        else:
+            out.append(_watch(name, by_name.get(name), (loaded.pid,)))
+    if not out:
+        cpu = by_name.get(CPU)
+        out.append(WatchedProcess(name=CPU, pid=loaded.pid, size_mib=None if cpu is None else cpu.total_mib))
+    seen = {card.name for card in out}
+    return (*out, *(card for card in watched(cards) if card.name not in seen))
+
+
+def _watch(name: str, card: Card | None, pids: tuple[int, ...]) -> Watched:
+    if card is None or card.pci_bus_id is None:
+        return WatchedName(name=name)
+    return WatchedGpu(name=name, pci_bus_id=card.pci_bus_id, pids=pids)
 
 
 def _card(device: Device, gpu: Gpu | None, samples: Mapping[str, CardSample]) -> Card:
