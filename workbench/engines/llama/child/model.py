@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
-import psutil
 
 from workbench.domain.layout import Context
 from workbench.domain.split import apportion, n_gpu_layers_asked
@@ -19,32 +18,10 @@ from workbench.engines.llama.child.cards import CardFailedToStart, VirtualCards
 from workbench.engines.llama.child.header import HeaderError, read_header
 from workbench.engines.llama.child.loadlog import LoadLog
 from workbench.engines.llama.child.measure import ProcessMeter, UsedCard, read_log
+from workbench.engines.llama.child.params import context_params, model_params
 from workbench.engines.llama.wire import Load, WireCard
 
 CONNECT_TIMEOUT_S = 3.0
-_SPLIT_MODES = {
-    "none": llama.LLAMA_SPLIT_MODE_NONE,
-    "layer": llama.LLAMA_SPLIT_MODE_LAYER,
-    "row": llama.LLAMA_SPLIT_MODE_ROW,
-    "tensor": llama.LLAMA_SPLIT_MODE_TENSOR,
-}
-_CACHE_TYPES = {
-    "f32": llama.GGML_TYPE_F32,
-    "f16": llama.GGML_TYPE_F16,
-    "bf16": 30,
-    "q8_0": llama.GGML_TYPE_Q8_0,
-    "q4_0": llama.GGML_TYPE_Q4_0,
-    "q4_1": llama.GGML_TYPE_Q4_1,
-    "iq4_nl": llama.GGML_TYPE_IQ4_NL,
-    "q5_0": llama.GGML_TYPE_Q5_0,
-    "q5_1": llama.GGML_TYPE_Q5_1,
-}
-_FLASH = {
-    "auto": llama.LLAMA_FLASH_ATTN_TYPE_AUTO,
-    True: llama.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    False: llama.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-}
-
 ProgressSink = Callable[[float, str], None]
 
 
@@ -77,7 +54,6 @@ class Model:
         except HeaderError as error:
             raise LoadFailed(str(error), key="model") from error
         self._split = command.split
-        self._check_counts()
         progress(0.0, "starting cards")
         self._use_cards(command)
         shares = self._shares(command.cards)
@@ -108,16 +84,6 @@ class Model:
         if self._log.refusal is not None:
             return self.blame(self._log.refusal.buffer), self._log.refusal.mib
         return self._virtual.refused()
-
-    def _check_counts(self) -> None:
-        positions = self._info.n_layer + 1
-        layers = self._split.layers
-        if layers is not None and sum(layers) > positions:
-            raise LoadFailed(
-                f"{' + '.join(map(str, layers))} = {sum(layers)} layers are asked for, the model has {positions} "
-                f"positions ({self._info.n_layer} layers and the output)",
-                key="split.layers",
-            )
 
     def _use_cards(self, command: Load) -> None:
         sizes = {card.name: card.virtual_mib for card in command.cards if card.virtual_mib is not None}
@@ -184,8 +150,6 @@ class Model:
         return tuple(float(count) for count in counts)
 
     def _load_weights(self, command: Load, shares: tuple[float, ...], progress: ProgressSink) -> None:
-        handles = (ctypes.c_void_p * (len(self._cards) + 1))(*(card.device for card in self._cards), None)
-        padded = (ctypes.c_float * llama.llama_max_devices())(*shares)
         last = [-1]
 
         @llama.llama_progress_callback  # type: ignore[untyped-decorator]
@@ -196,12 +160,7 @@ class Model:
                 progress(fraction, "loading weights")
             return not self._abort
 
-        params = llama.llama_model_default_params()
-        params.devices = ctypes.cast(handles, ctypes.c_void_p)
-        params.split_mode = _SPLIT_MODES[self._split.split_mode]
-        params.n_gpu_layers = n_gpu_layers_asked(self._split, self._info.n_layer) if self._cards else 0
-        params.main_gpu = self._split.main_gpu if self._split.split_mode == "none" else 0
-        params.tensor_split = ctypes.cast(padded, ctypes.POINTER(ctypes.c_float))
+        params = model_params(self._split, self._info.n_layer, [card.device for card in self._cards], shares)
         params.progress_callback = moved
         self._model = llama.llama_model_load_from_file(command.model_path.encode(), params)
         if not self._model:
@@ -213,15 +172,7 @@ class Model:
             meter = self._meter
             self._log.on_kv = lambda: meter.mark("kv")
             meter.mark("weights")
-        threads = context.n_threads if context.n_threads != "auto" else default_threads()
-        params = llama.llama_context_default_params()
-        params.n_ctx = context.n_ctx or self._info.n_ctx_train
-        params.n_batch = context.n_batch
-        params.n_ubatch = context.n_ubatch
-        params.n_threads = params.n_threads_batch = threads
-        params.type_k = _CACHE_TYPES[context.type_k]
-        params.type_v = _CACHE_TYPES[context.type_v]
-        params.flash_attn_type = _FLASH[context.flash_attn]
+        params = context_params(context, self._info.n_ctx_train)
         params.abort_callback = self._abort.callback
         params.abort_callback_data = self._abort.data
         made = llama.llama_init_from_model(self._model, params)
@@ -272,12 +223,3 @@ class Model:
     def handle(self) -> Any:
         """llama.cpp's model."""
         return self._model
-
-
-def default_threads() -> int:
-    """The physical cores that this process may use."""
-    try:
-        allowed = len(os.sched_getaffinity(0))
-    except AttributeError:
-        allowed = os.cpu_count() or 1
-    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
