@@ -36,6 +36,32 @@ def test_one_json_object_with_text_figures_and_cards(workbench: Workbench) -> No
     assert value["cards"][0]["kv_mib"] > value["cards"][1]["kv_mib"] > 0
 
 
+@pytest.mark.parametrize(
+    ("layout", "layers"),
+    [
+        ("demo-even", [16, 15]),
+        ("demo-3-1", [23, 8]),
+        ("demo-unequal", [25, 6]),
+        ("demo-single", [31, 0]),
+        ("demo-tensor", [None, None]),
+    ],
+)
+def test_the_examples_land_where_they_say(workbench: Workbench, layout: str, layers: list[int | None]) -> None:
+    path = str(ROOT / "layouts" / f"{layout}.yaml")
+    done = workbench("run", path, "-p", "Name a river.", "--max-tokens", "2", "--json")
+    assert done.returncode == Code.DONE, done.stderr
+    cards = json.loads(done.stdout)["cards"]
+    assert [card["layers"] for card in cards] == layers
+    block_mib = (cards[0]["kv_mib"] + cards[1]["kv_mib"]) / 30
+    if layout == "demo-tensor":
+        assert cards[0]["weights_mib"] == pytest.approx(cards[1]["weights_mib"], rel=0.05)
+        assert min(card["weights_mib"] for card in cards) > 46
+    else:
+        on_second = max(0, (layers[1] or 0) - 1)
+        assert cards[1]["kv_mib"] == pytest.approx(on_second * block_mib, abs=0.5)
+        assert sum(card["weights_mib"] for card in cards) == pytest.approx(92.1, abs=1)
+
+
 def test_text_on_stdout_figures_on_stderr_prompt_from_stdin(workbench: Workbench) -> None:
     args = ("--max-tokens", "8", "--temperature", "0")
     done = workbench("run", "layouts/small.yaml", "-", *args, stdin="Name a river.")
