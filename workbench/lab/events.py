@@ -1,5 +1,7 @@
 """What a session tells its listener, from its own threads."""
 
+from typing import Literal
+
 import msgspec
 
 from workbench.domain.conversation import Conversation, Turn
@@ -15,11 +17,20 @@ class Busy(msgspec.Struct, frozen=True):
     job: str | None
 
 
+Strategy = Literal["first", "beside", "in turn", "context"]
+"""How a layout takes over: nothing served before; the old worker answers until the new one has
+loaded; the old one ends first; the weights stay and only the context is made anew."""
+
+
 class LoadStarted(msgspec.Struct, frozen=True):
-    """A layout is being loaded. `why` is load, resplit, rollback or respawn."""
+    """A layout is being loaded. `why` is load, resplit, rollback or respawn.
+
+    Under the strategy beside the chat goes on meanwhile.
+    """
 
     layout: Layout
     why: str
+    strategy: Strategy
 
 
 class LoadMoved(msgspec.Struct, frozen=True):
@@ -29,11 +40,19 @@ class LoadMoved(msgspec.Struct, frozen=True):
     stage: str
 
 
+class LoadEnded(msgspec.Struct, frozen=True):
+    """A load came to nothing; a Problem or a Notice said why."""
+
+    layout: Layout
+
+
 class LayoutLoaded(msgspec.Struct, frozen=True):
-    """The layout serves now."""
+    """The layout serves now. `silent_s` is how long the chat could not answer on the way."""
 
     layout: Layout
     loaded: Loaded
+    strategy: Strategy
+    silent_s: float
 
 
 class TurnStarted(msgspec.Struct, frozen=True):
@@ -126,6 +145,7 @@ SessionEvent = (
     Busy
     | LoadStarted
     | LoadMoved
+    | LoadEnded
     | LayoutLoaded
     | TurnStarted
     | TurnText

@@ -1,52 +1,81 @@
 """What a session is made with: how engines are opened, and where its files are."""
 
 import os
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from workbench.domain.card import Card
 from workbench.domain.layout import Layout
 from workbench.domain.split import Virtual
-from workbench.engines.engine import Engine, EngineDied, LoadFailed
+from workbench.engines.engine import Engine, EngineDied, EngineError, Loaded, LoadFailed
 from workbench.engines.llama.client import LlamaEngine
 from workbench.engines.llama.process import WorkerProcess, worker_environment
 from workbench.lab.cards import inventory
-from workbench.lab.plan import plan_load
+from workbench.lab.plan import MIB, plan_load
 from workbench.store.models import resolve_model
 from workbench.store.places import places, private_folder
 
 OnDeath = Callable[[EngineDied], None]
+ROOM_BESIDE = 2.0
+"""How many times what serves must be free in the host's memory for another to load beside it."""
 
 
 class Kit(Protocol):
     """Opens engines for a session."""
 
-    def open_engine(self, layout: Layout, on_death: OnDeath) -> Engine:
-        """An engine that is ready to load `layout` and holds no card's memory yet.
+    def open_engine(self, layout: Layout, on_death: OnDeath, beside: int = 0) -> Engine:
+        """An engine that is ready to load `layout`, whose model was looked at, and that holds no card's memory yet.
 
-        Raises LoadFailed, ModelError or whatever else says that the layout cannot be loaded.
+        `beside` counts the virtual cards that live meanwhile. Raises LoadFailed, ModelError or
+        whatever else says that the layout cannot be loaded.
         """
+
+    def stand_beside(self, serving: Layout, loaded: Loaded, following: Layout) -> bool:
+        """Whether `following` can load while `serving` answers: both fit at once."""
 
     def state_file(self) -> Path:
         """A new path for a conversation's state."""
 
+    def close(self) -> None:
+        """End what stands by."""
+
 
 class RealKit:
-    """Engines as layouts name them."""
+    """Engines as layouts name them, with a spare worker that stands by: imported, no card touched."""
 
     def __init__(self) -> None:
         self._cards: dict[tuple[tuple[str, str | None], ...], Sequence[Card]] = {}
+        self._spare: WorkerProcess | None = None
+        self._lock = threading.Lock()
+        self._closed = False
 
-    def open_engine(self, layout: Layout, on_death: OnDeath) -> Engine:
+    def open_engine(self, layout: Layout, on_death: OnDeath, beside: int = 0) -> Engine:
         """See `Kit`. Raises LoadFailed, ModelError, EngineDied."""
         if layout.engine != "llama.cpp":
             raise LoadFailed(f"the engine {layout.engine} cannot be opened yet; llama.cpp can", key="engine")
-        command = plan_load(layout, str(resolve_model(layout.model)), lambda: self.cards(layout))
-        virtual = isinstance(layout.split.cards, Virtual)
-        worker = WorkerProcess(worker_environment(layout.env, virtual), places().engine_log, on_death)
-        return LlamaEngine(command, worker)
+        command = plan_load(layout, str(resolve_model(layout.model)), lambda: self.cards(layout), beside)
+        environment = worker_environment(layout.env, isinstance(layout.split.cards, Virtual))
+        worker = self._take_spare(environment, on_death)
+        engine = LlamaEngine(command, worker or WorkerProcess(environment, places().engine_log, on_death))
+        try:
+            engine.look_at_model()
+        except EngineError:
+            engine.close()
+            raise
+        self._stand_by(environment)
+        return engine
+
+    def stand_beside(self, serving: Layout, loaded: Loaded, following: Layout) -> bool:
+        """See `Kit`. Two on virtual cards share the host's memory; other cards take turns."""
+        if not (isinstance(serving.split.cards, Virtual) and isinstance(following.split.cards, Virtual)):
+            return False
+        held = sum(card.total_mib for card in loaded.cards) + loaded.host.total_mib
+        return psutil.virtual_memory().available / MIB > ROOM_BESIDE * held
 
     def cards(self, layout: Layout) -> Sequence[Card]:
         """The machine's cards as a worker with the layout's environment sees them, asked once."""
@@ -58,3 +87,26 @@ class RealKit:
     def state_file(self) -> Path:
         """A new path in the runtime folder, for this user alone."""
         return private_folder(places().runtime) / f"state-{os.getpid()}-{uuid.uuid4().hex}"
+
+    def close(self) -> None:
+        """End the spare."""
+        with self._lock:
+            self._closed = True
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
+
+    def _take_spare(self, environment: dict[str, str], on_death: OnDeath) -> WorkerProcess | None:
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is None:
+            return None
+        if spare.environment != environment or not spare.adopt(on_death):
+            spare.close()
+            return None
+        return spare
+
+    def _stand_by(self, environment: dict[str, str]) -> None:
+        with self._lock:
+            if self._spare is None and not self._closed:
+                self._spare = WorkerProcess(environment, places().engine_log, lambda error: None)

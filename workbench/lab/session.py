@@ -1,9 +1,8 @@
 """One live engine with its layout and conversation."""
 
-import functools
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,15 +18,14 @@ from workbench.engines.engine import (
     EngineError,
     LoadCancelled,
     Loaded,
-    LoadProgress,
     PromptTooLong,
     Request,
     SavedState,
-    StateRefused,
 )
 from workbench.lab import events
 from workbench.lab.jobs import Jobs, Right
 from workbench.lab.kit import Kit
+from workbench.lab.switch import Serving, Switch
 from workbench.store.journal import (
     ConversationSet,
     Journal,
@@ -58,41 +56,57 @@ class Session:
         self._listener = listener
         self._journal = journal
         self._telling = threading.Lock()
-        self._engine: Engine | None = None
+        self._serving: Serving | None = None
+        self._lost: Serving | None = None
+        """What served last, to be brought back."""
+        self._switching: Switch | None = None
+        self._closing = False
+        self._told: Exception | None = None
+        """The failure that the listener heard of last; it may pass by again on its way up."""
         self._acting: Engine | None = None
-        """The engine whose call runs now, which a cancel goes to."""
-        self._previous: Layout | None = None
+        """The engine whose reply or probe runs now, which a cancel goes to."""
         self._preempted = False
         self.sampling = Sampling()
         self.layout: Layout | None = None
         self.loaded: Loaded | None = None
         self.conversation = Conversation()
         self.history: tuple[events.Measurement, ...] = ()
+        """Every layout that served, in the order of its first load."""
+        self.position = 0
+        """The line of the history that serves."""
+        self._switches = ThreadPoolExecutor(1, thread_name_prefix="session-switch")
         self._jobs = Jobs(lambda job: self._tell(events.Busy(job)))
 
     # ── what a user does ─────────────────────────────────────────────────────────────────
     def load(self, layout: Layout) -> Future[Loaded]:
-        """Load a layout; the one that serves comes back if it fails."""
-        self._give_way()
-        return self._jobs.submit(Right.LOAD, "load", lambda: self._switch(layout, "load"))
+        """Load a layout; the one that serves goes on serving, or comes back, if it fails."""
+        return self._switch_to("load", lambda: layout)
 
     def resplit(self, split: Split) -> Future[Loaded]:
-        """Load the running layout with another split, keeping the conversation."""
-        return self._change(lambda layout: msgspec.structs.replace(layout, split=split))
+        """Give the running layout another split, keeping the conversation."""
+        return self._changed(lambda layout: msgspec.structs.replace(layout, split=split))
 
     def set_context(self, context: Context) -> Future[Loaded]:
         """Give the running layout other context settings, keeping weights and conversation."""
-        return self._change(lambda layout: msgspec.structs.replace(layout, context=context))
+        return self._changed(lambda layout: msgspec.structs.replace(layout, context=context))
+
+    def go_to(self, index: int) -> Future[Loaded]:
+        """Load a line of the history again. LookupError where there is none."""
+
+        def line() -> Layout:
+            if not 0 <= index < len(self.history):
+                raise LookupError("there is no earlier layout" if index < 0 else "there is no later layout")
+            return self.history[index].layout
+
+        return self._switch_to("resplit", line)
 
     def go_back(self) -> Future[Loaded]:
-        """Load the layout that served before this one. LookupError where there was none."""
+        """Load the layout before this one in the history. LookupError where there was none."""
+        return self.go_to(self.position - 1)
 
-        def back(_: Layout) -> Layout:
-            if self._previous is None:
-                raise LookupError("there is no earlier layout in this session")
-            return self._previous
-
-        return self._change(back)
+    def go_forward(self) -> Future[Loaded]:
+        """Load the layout after this one in the history. LookupError where there is none."""
+        return self.go_to(self.position + 1)
 
     def send(self, prompt: str, sampling: Sampling | None = None) -> Future[Turn]:
         """Ask; the turn is what was said, whatever ended it."""
@@ -126,10 +140,12 @@ class Session:
         return self._jobs.submit(Right.PROBE, "probe", lambda: self._probe(None))
 
     def cancel(self) -> None:
-        """Stop what runs; a reply keeps its text, a load goes back to the layout before it."""
-        acting = self._acting
+        """Stop what runs; a reply keeps its text. Without a reply a load ends, and what served serves on."""
+        acting, switching = self._acting, self._switching
         if acting is not None:
             acting.cancel()
+        elif switching is not None:
+            switching.cancel()
 
     def save_as(self, name: str, *, overwrite: bool = False) -> Path:
         """Save the running layout under a name, in ./layouts or else the user's folder.
@@ -145,186 +161,181 @@ class Session:
 
     def close(self) -> None:
         """End everything; memory is free when this returns."""
+        self._closing = True
         self._jobs.drop("prompt")
         self._jobs.drop("probe")
-        self.cancel()
+        if self._switching is not None:
+            self._switching.cancel()
+        if self._acting is not None:
+            self._acting.cancel()
+        self._switches.shutdown(cancel_futures=True)
         self._jobs.close()
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        if self._serving is not None:
+            self._serving.engine.close()
+            self._serving = None
         if self._journal is not None:
             self._journal.close()
 
     # ── loading ──────────────────────────────────────────────────────────────────────────
-    def _change(self, change: Callable[[Layout], Layout]) -> Future[Loaded]:
-        def work() -> Loaded:
-            if self.layout is None:
-                raise LookupError("no layout is loaded")
-            return self._switch(change(self.layout), "resplit")
-
+    def _switch_to(self, why: str, change: Callable[[], Layout]) -> Future[Loaded]:
+        """Queue a switch; one that is still loading makes room for it."""
+        switching = self._switching
+        if switching is not None:
+            switching.cancel()
         self._give_way()
-        return self._jobs.submit(Right.LOAD, "resplit", work)
+        return self._switches.submit(self._switch, why, change)
 
-    def _switch(self, layout: Layout, why: str) -> Loaded:
-        """Make `layout` serve, or else the one that served before."""
-        serving, engine, state = self.layout, self._engine, None
+    def _changed(self, change: Callable[[Layout], Layout]) -> Future[Loaded]:
+        return self._switch_to("resplit", lambda: change(self._layout()))
+
+    def _layout(self) -> Layout:
+        if self.layout is None:
+            raise LookupError("no layout is loaded")
+        return self.layout
+
+    def _switch(self, why: str, change: Callable[[], Layout]) -> Loaded:
+        """Make a layout serve; in a thread of its own, so that the chat goes on where it can."""
+        switch = None
         try:
-            if engine is not None and serving is not None and serving.model == layout.model:
-                state = self._save_state(engine)
-            if engine is not None and serving is not None and _only_context_differs(serving, layout):
-                return self._change_context(engine, layout, state)
-            self._tell(events.LoadStarted(layout, why))
-            following = self._open(layout, state)
-            self._retire()
-            return self._bring_up(following, layout, state)
+            layout = change()
+            switch = self._switching = Switch(self._kit, layout, why, self._tell, self._died)
+            serving = self._serving
+            strategy = switch.strategy(serving)
+            if strategy == "beside" and serving is not None:
+                following = switch.load_beside(serving, self._carries(layout))
+                return self._jobs.submit(Right.LOAD, "handover", lambda: self._hand_over(switch, following)).result()
+            return self._jobs.submit(Right.LOAD, why, lambda: self._replace(switch)).result()
         except Exception as error:
             self._complain(error)
-            if self._engine is None and serving is not None:
-                self._bring_back(serving, "rollback", state)
+            if switch is not None:
+                self._tell(events.LoadEnded(switch.layout))
             raise
         finally:
-            if state is not None:
-                Path(state.path).unlink(missing_ok=True)
+            self._switching = None
 
-    def _open(self, layout: Layout, state: SavedState | None) -> Engine:
-        """An engine for `layout`, its flash attention pinned where a state is to be carried over."""
-        opened: list[Engine] = []
-        engine = self._kit.open_engine(
-            self._pinned(layout) if state else layout, lambda error: self._died(opened, error)
-        )
-        opened.append(engine)
-        return engine
+    def _carries(self, layout: Layout) -> bool:
+        """Whether there is a conversation whose state the layout's engine may take over."""
+        return bool(self.conversation.turns) and self.layout is not None and self.layout.model == layout.model
 
-    def _bring_up(self, engine: Engine, layout: Layout, state: SavedState | None, *, quietly: bool = False) -> Loaded:
-        """Load, take the state over, serve. `quietly`: a layout comes back, which is no change."""
+    def _hand_over(self, switch: Switch, following: Serving) -> Loaded:
+        silent_s = 0.0
         try:
-            load = functools.partial(engine.load, self._progress)
-            loaded = load() if quietly else self._call(engine, load)
+            if self._serving is not None:
+                silent_s = switch.hand_over(self._serving, following, self._carries(following.layout))
         except EngineError:
-            engine.close()
+            following.engine.close()
             raise
-        self._engine = engine
-        self._restore_state(engine, state)
-        self._serve(layout, loaded, quietly)
-        return loaded
+        return self._serve(following, "beside", silent_s)
 
-    def _change_context(self, engine: Engine, layout: Layout, state: SavedState | None) -> Loaded:
-        self._tell(events.LoadStarted(layout, "context"))
-        context = (self._pinned(layout) if state else layout).context
+    def _replace(self, switch: Switch) -> Loaded:
+        serving = self._serving
+        if serving is None:
+            following, silent_s = switch.first()
+            return self._serve(following, "first", silent_s)
+        carries = self._carries(switch.layout)
         try:
-            loaded = self._call(engine, lambda: engine.new_context(context))
-        except EngineError:
-            self._retire()
+            if switch.keeps_weights(serving):
+                self._serving = None
+                following, silent_s = switch.new_context(serving, carries)
+                return self._serve(following, "context", silent_s)
+            following, silent_s = switch.in_turn(serving, carries, self._nothing_serves)
+            return self._serve(following, "in turn", silent_s)
+        except EngineError as error:
+            if self._serving is None:
+                self._complain(error)
+                serving.engine.close()
+                self._bring_back(serving, "rollback", switch.state)
             raise
-        self._restore_state(engine, state)
-        self._serve(layout, loaded, quietly=False)
-        return loaded
+        finally:
+            switch.forget()
 
-    def _bring_back(self, layout: Layout, why: str, state: SavedState | None) -> None:
+    def _nothing_serves(self) -> None:
+        self._serving = None
+
+    def _bring_back(self, lost: Serving, why: str, state: SavedState | None = None) -> None:
         """Load the last good layout anew; that it fails is said, not raised. No cancel stops it."""
-        self._tell(events.LoadStarted(layout, why))
+        switch = Switch(self._kit, lost.layout, why, self._tell, self._died)
         try:
-            self._bring_up(self._open(layout, state), layout, state, quietly=True)
+            following, silent_s = switch.first(state, lost.loaded)
         except Exception as error:
             self._complain(error)
+            self._tell(events.LoadEnded(lost.layout))
+        else:
+            self._serve(following, "first", silent_s, comes_back=True)
 
-    def _serve(self, layout: Layout, loaded: Loaded, quietly: bool) -> None:
-        before = self.history[-1] if self.history and not quietly else None
-        if self.layout is not None and self.layout != layout:
-            self._previous = self.layout
+    def _serve(
+        self, following: Serving, strategy: events.Strategy, silent_s: float, *, comes_back: bool = False
+    ) -> Loaded:
+        layout, loaded = following.layout, following.loaded
+        before = self.history[self.position] if self.history and not comes_back else None
+        self._serving, self._lost = following, following
         self.layout, self.loaded = layout, loaded
-        if not quietly:
-            measurement = events.Measurement(layout=layout, label=layout.split.label(), cards=loaded.cards)
-            self.history = (*self.history, measurement)
+        if not comes_back:
+            self._remember(layout, loaded)
             self._note(LayoutServes(layout))
-        self._tell(events.LayoutLoaded(layout, loaded))
+        self._tell(events.LayoutLoaded(layout, loaded, strategy, silent_s))
         if loaded.template_is_fallback:
             self._tell(events.Notice(f"The model has no chat template; {loaded.template} is used."))
         for warning in loaded.warnings:
             self._tell(events.Notice(warning))
         self._jobs.drop("probe")
         self._jobs.submit(Right.PROBE, "probe", lambda: self._probe(before))
+        return loaded
 
-    def _retire(self) -> None:
-        if self._engine is not None:
-            engine, self._engine = self._engine, None
-            engine.close()
-
-    def _progress(self, progress: LoadProgress) -> None:
-        self._tell(events.LoadMoved(progress.fraction, progress.stage))
-
-    # ── the conversation's state ─────────────────────────────────────────────────────────
-    def _pinned(self, layout: Layout) -> Layout:
-        """The same, with flash attention as it runs now: a state fits no other setting."""
-        if self.loaded is None or layout.context.flash_attn != "auto":
-            return layout
-        context = msgspec.structs.replace(layout.context, flash_attn=self.loaded.flash_attn)
-        return msgspec.structs.replace(layout, context=context)
-
-    def _save_state(self, engine: Engine) -> SavedState | None:
-        if not self.conversation.turns:
-            return None
-        path = self._kit.state_file()
-        try:
-            return self._call(engine, lambda: engine.save_state(path))
-        except EngineError as error:
-            path.unlink(missing_ok=True)
-            self._tell(events.Notice(f"The conversation will be evaluated again: {error.reason}."))
-            return None
-
-    def _restore_state(self, engine: Engine, state: SavedState | None) -> None:
-        if state is None:
-            return
-        try:
-            self._call(engine, lambda: engine.restore_state(state))
-        except StateRefused as error:
-            self._tell(events.Notice(f"The conversation will be evaluated again: {error.reason}."))
+    def _remember(self, layout: Layout, loaded: Loaded) -> None:
+        """Put the layout into the history, in its old place where it was gone back to."""
+        measurement = events.Measurement(layout=layout, label=layout.split.label(), cards=loaded.cards)
+        at = next((i for i, tried in enumerate(self.history) if tried.layout == layout), len(self.history))
+        self.history = (*self.history[:at], measurement, *self.history[at + 1 :])
+        self.position = at
 
     # ── prompts ──────────────────────────────────────────────────────────────────────────
     def _ask(self, prompt: str, sampling: Sampling) -> Turn:
-        if self._engine is None and self.layout is not None:
-            self._bring_back(self.layout, "respawn", None)
-        engine = self._engine
-        if engine is None or self.layout is None:
+        if self._serving is None and self._lost is not None:
+            self._bring_back(self._lost, "respawn")
+        if self._serving is None:
             self._tell(events.PromptReturned(prompt, "no model is loaded"))
             raise LookupError("no model is loaded")
-        index, label = len(self.conversation.turns), self.layout.split.label()
+        index = len(self.conversation.turns)
         self._tell(events.TurnStarted(index, prompt))
         self._note(TurnBegun(index, prompt))
-        request = Request(messages=self.conversation.messages(prompt), sampling=sampling)
         try:
-            reply = self._call(engine, lambda: engine.chat(request, self._hear))
+            turn = self._answer(self._serving, prompt, sampling)
+            if turn.stop_reason == "died" and not turn.reply and self._serving is not None:
+                # Nothing was said yet, so nothing is lost by asking once more.
+                turn = self._answer(self._serving, prompt, sampling)
         except PromptTooLong as error:
             self._give_back(prompt, None)
             self._tell(events.ContextFull(error.n_ctx, error.prompt_tokens, prompt))
             raise
-        except EngineDied as error:
-            turn = Turn(prompt=prompt, reply=error.partial, stop_reason="died", split=label)
-            self._finish(index, turn)
-            self._lose(engine, error)
-            return turn
         except EngineError as error:
             self._give_back(prompt, error.reason)
             self._complain(error)
             raise
-        turn = Turn(prompt=prompt, reply=reply.text, stop_reason=reply.stop_reason, timing=reply.timing, split=label)
-        if reply.stop_reason == "cancelled" and not reply.text:
-            self._give_back(prompt, "cancelled before the first token")
-        else:
-            self._finish(index, turn)
-        if reply.stop_reason == "context_full":
-            assert self.loaded is not None
+        if turn.stop_reason in ("cancelled", "died") and not turn.reply:
+            self._give_back(prompt, f"{turn.stop_reason} before the first token")
+            return turn
+        self.conversation = self.conversation.with_turn(turn)
+        self._note(TurnEnded(index, turn))
+        self._tell(events.TurnDone(index, turn))
+        if turn.stop_reason == "context_full" and self.loaded is not None:
             self._tell(events.ContextFull(self.loaded.n_ctx, None, None))
         return turn
+
+    def _answer(self, serving: Serving, prompt: str, sampling: Sampling) -> Turn:
+        """One reply. An engine that dies is brought back; its turn ends as `died` with what was said."""
+        label = serving.layout.split.label()
+        request = Request(messages=self.conversation.messages(prompt), sampling=sampling)
+        try:
+            reply = self._call(serving.engine, lambda: serving.engine.chat(request, self._hear))
+        except EngineDied as error:
+            self._lose(serving.engine, error)
+            return Turn(prompt=prompt, reply=error.partial, stop_reason="died", split=label)
+        return Turn(prompt=prompt, reply=reply.text, stop_reason=reply.stop_reason, timing=reply.timing, split=label)
 
     def _hear(self, text: str) -> None:
         self._tell(events.TurnText(text))
         self._note(TextArrived(text))
-
-    def _finish(self, index: int, turn: Turn) -> None:
-        self.conversation = self.conversation.with_turn(turn)
-        self._note(TurnEnded(index, turn))
-        self._tell(events.TurnDone(index, turn))
 
     def _give_back(self, prompt: str, why: str | None) -> None:
         self._note(ConversationSet(self.conversation))
@@ -347,14 +358,14 @@ class Session:
             self._acting.cancel()
 
     def _probe(self, before: events.Measurement | None) -> Probe | None:
-        engine = self._engine
-        if engine is None or not self.history:
+        serving = self._serving
+        if serving is None or not self.history:
             return None
         self._preempted = False
         try:
-            probe = self._call(engine, engine.probe)
+            probe = self._call(serving.engine, serving.engine.probe)
         except EngineDied as error:
-            self._lose(engine, error)
+            self._lose(serving.engine, error)
             return None
         except EngineError as error:
             self._tell(events.Notice(error.reason))
@@ -363,8 +374,9 @@ class Session:
             if self._preempted:
                 self._jobs.submit(Right.PROBE, "probe", lambda: self._probe(before))
             return None
-        after = msgspec.structs.replace(self.history[-1], probe=probe)
-        self.history = (*self.history[:-1], after)
+        at = self.position
+        after = msgspec.structs.replace(self.history[at], probe=probe)
+        self.history = (*self.history[:at], after, *self.history[at + 1 :])
         self._note(SplitTried(layout=after.layout, cards=after.cards, probe=probe))
         self._tell(events.ProbeDone(after))
         if before is not None and before.layout != after.layout:
@@ -372,23 +384,28 @@ class Session:
         return probe
 
     # ── trouble ──────────────────────────────────────────────────────────────────────────
-    def _died(self, opened: list[Engine], error: EngineDied) -> None:
+    def _died(self, engine: Engine, error: EngineDied) -> None:
         """An engine ended; called from its own thread. A running call hears of it by itself."""
-        self._jobs.submit(Right.LOAD, "restore", lambda: self._lose(opened[0], error) if opened else None)
+        self._jobs.submit(Right.LOAD, "restore", lambda: self._lose(engine, error))
 
     def _lose(self, engine: Engine, error: EngineDied) -> None:
-        if self._engine is not engine:
+        serving = self._serving
+        if serving is None or serving.engine is not engine:
             return
+        self._serving = None
         self._complain(error)
-        self._retire()
-        if self.layout is not None:
-            self._bring_back(self.layout, "respawn", None)
+        engine.close()
+        if not self._closing:
+            self._bring_back(serving, "respawn")
 
     def _complain(self, error: Exception) -> None:
+        if error is self._told:
+            return
+        self._told = error
         if isinstance(error, LoadCancelled):
             self._tell(events.Notice("The load was cancelled."))
             return
-        serving = self.layout.split.label() if self._engine is not None and self.layout is not None else None
+        serving = self._serving.layout.split.label() if self._serving is not None else None
         if isinstance(error, EngineError):
             problem = events.Problem(
                 message=error.reason,
@@ -421,8 +438,3 @@ class Session:
     def _tell(self, event: events.SessionEvent) -> None:
         with self._telling:
             self._listener(event)
-
-
-def _only_context_differs(before: Layout, after: Layout) -> bool:
-    same = msgspec.structs.replace(after, context=before.context, name=before.name) == before
-    return same and before.context != after.context

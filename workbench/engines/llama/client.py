@@ -15,6 +15,7 @@ from workbench.engines.engine import (
     Loaded,
     LoadFailed,
     LoadProgress,
+    ModelInfo,
     PromptTooLong,
     Reply,
     Request,
@@ -43,6 +44,21 @@ class LlamaEngine:
         self._call = 0
         self._state = threading.Lock()
         self._cancelled = False
+
+    def look_at_model(self) -> ModelInfo:
+        """Read the model's header and hold the split against it. Raises LoadFailed, EngineDied."""
+        seen = self._ask(wire.Inspect(self._command.model_path), wire.Inspected)
+        if seen.model is None:
+            raise LoadFailed(seen.error or "the model's header cannot be read", key="model")
+        positions = seen.model.n_layer + 1
+        layers = self._command.split.layers
+        if layers is not None and sum(layers) > positions:
+            raise LoadFailed(
+                f"{' + '.join(map(str, layers))} = {sum(layers)} layers are asked for, the model has {positions} "
+                f"positions ({seen.model.n_layer} layers and the output)",
+                key="split.layers",
+            )
+        return seen.model
 
     def load(self, on_progress: Callable[[LoadProgress], None]) -> Loaded:
         """Load. Raises LoadFailed, LoadCancelled, EngineDied."""

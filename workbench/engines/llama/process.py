@@ -112,6 +112,11 @@ class WorkerProcess:
             return EngineDied(f"the engine's process was ended by {signal.Signals(-code).name}")
         return EngineDied(f"the engine's process ended with code {code}; its log says why")
 
+    def adopt(self, on_end: Callable[[EngineDied], None]) -> bool:
+        """Report the end to someone else from now on; False if it has ended already."""
+        self._on_end = on_end
+        return self.alive
+
     @property
     def alive(self) -> bool:
         """Whether the process still runs."""

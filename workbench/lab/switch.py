@@ -1,0 +1,192 @@
+"""From one layout to another: beside, in turn, or with a new context only."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from workbench.domain.layout import Layout
+from workbench.engines.engine import (
+    Engine,
+    EngineDied,
+    EngineError,
+    LoadCancelled,
+    Loaded,
+    LoadProgress,
+    SavedState,
+    StateRefused,
+)
+from workbench.lab import events
+from workbench.lab.kit import Kit
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """An engine with what it serves."""
+
+    engine: Engine
+    layout: Layout
+    loaded: Loaded
+
+
+class Switch:
+    """One change of layout. `cancel` may be called from any thread; the rest from one at a time."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        layout: Layout,
+        why: str,
+        tell: Callable[[events.SessionEvent], None],
+        on_death: Callable[[Engine, EngineDied], None],
+    ) -> None:
+        self.layout = layout
+        self.why = why
+        self.cancelled = False
+        self.state: SavedState | None = None
+        """The conversation's state while it is between two engines; `forget` removes its file."""
+        self._kit = kit
+        self._tell = tell
+        self._on_death = on_death
+        self._loading: Engine | None = None
+
+    def strategy(self, serving: Serving | None) -> events.Strategy:
+        """How this change can go. Asks the forecast, which takes a moment."""
+        if serving is None:
+            return "first"
+        if self.keeps_weights(serving):
+            return "context"
+        return "beside" if self._kit.stand_beside(serving.layout, serving.loaded, self.layout) else "in turn"
+
+    def keeps_weights(self, serving: Serving) -> bool:
+        """Whether only context settings change."""
+        before, after = serving.layout, self.layout
+        same = msgspec.structs.replace(after, context=before.context, name=before.name) == before
+        return same and before.context != after.context
+
+    # ── beside ───────────────────────────────────────────────────────────────────────────
+    def load_beside(self, serving: Serving, carries: bool) -> Serving:
+        """Load while the old engine answers. Raises what opening and loading raise."""
+        self._tell(events.LoadStarted(self.layout, self.why, "beside"))
+        engine = self._open(serving.loaded if carries else None, beside=len(serving.loaded.card_processes))
+        return self._load(engine)
+
+    def hand_over(self, serving: Serving, following: Serving, carries: bool) -> float:
+        """Give the conversation's state to the new engine and end the old one; seconds without an answer."""
+        begun = time.monotonic()
+        state = self._save(serving.engine) if carries else None
+        try:
+            self._restore(following.engine, state)
+        finally:
+            _forget(state)
+        silent_s = time.monotonic() - begun
+        serving.engine.close()
+        return silent_s
+
+    # ── in turn ──────────────────────────────────────────────────────────────────────────
+    def in_turn(self, serving: Serving, carries: bool, ended: Callable[[], None]) -> tuple[Serving, float]:
+        """End the old engine, load, take the state over; the new one and seconds without an answer.
+
+        `ended` is called when the old engine is gone: whatever is raised afterwards leaves nothing
+        serving, and `state` then holds the conversation for the way back.
+        """
+        self._tell(events.LoadStarted(self.layout, self.why, "in turn"))
+        engine = self._open(serving.loaded if carries else None)
+        begun = time.monotonic()
+        self.state = self._save(serving.engine) if carries else None
+        serving.engine.close()
+        ended()
+        following = self._load(engine)
+        self._restore(engine, self.state)
+        return following, time.monotonic() - begun
+
+    # ── first ────────────────────────────────────────────────────────────────────────────
+    def first(self, state: SavedState | None = None, like: Loaded | None = None) -> tuple[Serving, float]:
+        """Load where nothing serves; `like` pins flash attention to what `state` was made with."""
+        self._tell(events.LoadStarted(self.layout, self.why, "first"))
+        begun = time.monotonic()
+        engine = self._open(like if state else None)
+        following = self._load(engine)
+        self._restore(engine, state)
+        return following, time.monotonic() - begun
+
+    # ── context only ─────────────────────────────────────────────────────────────────────
+    def new_context(self, serving: Serving, carries: bool) -> tuple[Serving, float]:
+        """Keep the weights. What it raises leaves the engine of no more use."""
+        self._tell(events.LoadStarted(self.layout, self.why, "context"))
+        begun = time.monotonic()
+        self.state = self._save(serving.engine) if carries else None
+        context = _pinned(self.layout, serving.loaded if self.state else None).context
+        loaded = serving.engine.new_context(context)
+        self._restore(serving.engine, self.state)
+        return Serving(serving.engine, self.layout, loaded), time.monotonic() - begun
+
+    def forget(self) -> None:
+        """Remove what is left of the state."""
+        _forget(self.state)
+        self.state = None
+
+    def cancel(self) -> None:
+        """Stop loading; the load raises LoadCancelled."""
+        self.cancelled = True
+        loading = self._loading
+        if loading is not None:
+            loading.cancel()
+
+    def _open(self, like: Loaded | None, beside: int = 0) -> Engine:
+        opened: list[Engine] = []
+
+        def died(error: EngineDied) -> None:
+            if opened:
+                self._on_death(opened[0], error)
+
+        engine = self._kit.open_engine(_pinned(self.layout, like), died, beside)
+        opened.append(engine)
+        return engine
+
+    def _load(self, engine: Engine) -> Serving:
+        self._loading = engine
+        try:
+            if self.cancelled:
+                raise LoadCancelled("the load was cancelled")
+            loaded = engine.load(self._progress)
+        except EngineError:
+            engine.close()
+            raise
+        finally:
+            self._loading = None
+        return Serving(engine, self.layout, loaded)
+
+    def _progress(self, progress: LoadProgress) -> None:
+        if self.cancelled and self._loading is not None:
+            self._loading.cancel()
+        self._tell(events.LoadMoved(progress.fraction, progress.stage))
+
+    def _save(self, engine: Engine) -> SavedState | None:
+        path = self._kit.state_file()
+        try:
+            return engine.save_state(path)
+        except (EngineError, OSError) as error:
+            path.unlink(missing_ok=True)
+            self._tell(events.Notice(f"The conversation will be evaluated again: {error}."))
+            return None
+
+    def _restore(self, engine: Engine, state: SavedState | None) -> None:
+        if state is None:
+            return
+        try:
+            engine.restore_state(state)
+        except StateRefused as error:
+            self._tell(events.Notice(f"The conversation will be evaluated again: {error.reason}."))
+
+
+def _forget(state: SavedState | None) -> None:
+    if state is not None:
+        Path(state.path).unlink(missing_ok=True)
+
+
+def _pinned(layout: Layout, like: Loaded | None) -> Layout:
+    """The same with flash attention as `like` has it: a state fits no other setting."""
+    if like is None or layout.context.flash_attn != "auto":
+        return layout
+    return msgspec.structs.replace(layout, context=msgspec.structs.replace(layout.context, flash_attn=like.flash_attn))
