@@ -11,6 +11,8 @@ from tests.cli.conftest import LAYOUT, Workbench
 from workbench import __version__
 from workbench.cli.failures import Code, CommandFailed, describe, explain
 from workbench.engines.engine import EngineError
+from workbench.store.journal import JournalError
+from workbench.store.models import ModelError
 
 
 def assert_one_message(done: "subprocess.CompletedProcess[str]", code: Code, *words: str) -> None:
@@ -103,11 +105,14 @@ def test_an_unexpected_error_is_one_line_and_a_log(own_home: Path, capsys: pytes
         (CommandFailed("no"), Code.FAILED),
         (CommandFailed("no", Code.WRONG), Code.WRONG),
         (EngineError("no"), Code.FAILED),
+        (JournalError("no"), Code.FAILED),
+        (ModelError("no"), Code.WRONG),
         (BrokenPipeError(), Code.FAILED),
     ],
 )
-def test_exit_codes(error: BaseException, code: Code) -> None:
+def test_exit_codes(error: BaseException, code: Code, own_home: Path) -> None:
     assert explain(error) == code
+    assert not (own_home / "log" / "errors.log").exists()
 
 
 def test_an_engine_error_names_card_and_sizes_once() -> None:

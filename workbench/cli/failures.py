@@ -31,6 +31,7 @@ class CommandFailed(Exception):
 def explain(error: BaseException) -> int:
     """Say on stderr what went wrong; the exit code. An unexpected error goes to a log file."""
     from workbench.store.documents import DocumentError
+    from workbench.store.journal import JournalError
     from workbench.store.models import ModelError
 
     match error:
@@ -49,6 +50,9 @@ def explain(error: BaseException) -> int:
             return Code.WRONG
         case EngineError():
             say(describe(error))
+            return Code.FAILED
+        case JournalError():
+            say(str(error))
             return Code.FAILED
         case BrokenPipeError():
             return Code.FAILED
