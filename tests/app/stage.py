@@ -9,7 +9,7 @@ from workbench.app.outside import DEMO_HINT, Outside
 from workbench.domain.card import Card, CardKind
 from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
-from workbench.engines.engine import Engine
+from workbench.engines.engine import Engine, Loaded
 from workbench.engines.scripted import Script
 from workbench.lab.kit import OnDeath
 from workbench.lab.session import Session
@@ -23,11 +23,18 @@ class ScriptKit:
 
     def __init__(self, script: Script) -> None:
         self._script = script
+        self.beside = False
         self._folder = Path(tempfile.mkdtemp(prefix="workbench-stage-"))
         self._numbers = itertools.count()
 
-    def open_engine(self, layout: Layout, on_death: OnDeath) -> Engine:
+    def open_engine(self, layout: Layout, on_death: OnDeath, beside: int = 0) -> Engine:
         return self._script.open_engine(layout, on_death)
+
+    def stand_beside(self, serving: Layout, loaded: Loaded, following: Layout) -> bool:
+        return self.beside
+
+    def close(self) -> None:
+        pass
 
     def state_file(self) -> Path:
         return self._folder / f"state-{next(self._numbers)}"
@@ -73,7 +80,7 @@ def make_app(script: Script, outside: Outside | None = None, *, first: Layout | 
 
 def main() -> None:
     script = Script(load_s=2.0, cards=("CUDA0", "CUDA1"))
-    app = make_app(script, Outside(cards=cuda_cards(2), hint=DEMO_HINT))
+    app = make_app(script, Outside(find_cards=lambda: (cuda_cards(2), None), hint=DEMO_HINT))
     app.run()
     app.session.close()
 

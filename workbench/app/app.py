@@ -2,19 +2,27 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
-from textual import on
+from textual import on, work
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
 from workbench.app.card_rows import kind_of
 from workbench.app.inbox import Inbox
 from workbench.app.keymap import KEYS, bindings
-from workbench.app.messages import Metered, NoticeShown, PromptSubmitted, ScreenReady, SessionSpoke, SplitApplied
+from workbench.app.messages import (
+    CardsFound,
+    Metered,
+    NoticeShown,
+    PromptSubmitted,
+    ScreenReady,
+    SessionSpoke,
+    SplitApplied,
+)
 from workbench.app.outside import Outside
 from workbench.app.screens.context_full import ContextFullScreen, WayOn
 from workbench.app.screens.help import HelpScreen
@@ -24,7 +32,9 @@ from workbench.app.screens.models import ModelsScreen
 from workbench.app.screens.said import Said, SaidScreen
 from workbench.app.screens.save_as import SaveAsScreen
 from workbench.app.theme import THEMES, default_theme
-from workbench.domain.card import format_mib
+from workbench.app.wording import describe, doing
+from workbench.domain.card import Card
+from workbench.domain.conversation import Conversation
 from workbench.domain.layout import Layout
 from workbench.engines.engine import Loaded, ModelInfo
 from workbench.lab import events
@@ -49,6 +59,7 @@ class WorkbenchApp(App[None]):
         outside: Outside,
         *,
         first: Layout | None = None,
+        conversation: Conversation | None = None,
         pick_model: bool = False,
     ) -> None:
         super().__init__()
@@ -59,6 +70,8 @@ class WorkbenchApp(App[None]):
         self.session = make_session(self._inbox)
         self._outside = outside
         self._first = first
+        self._conversation = conversation
+        self._cards: Sequence[Card] = ()
         self._pick_model = pick_model
         self._end_meters: Callable[[], None] = lambda: None
         self._job: str | None = None
@@ -68,8 +81,7 @@ class WorkbenchApp(App[None]):
 
     def get_default_screen(self) -> Screen[None]:
         """The one screen; dialogs lie over it."""
-        lacks = "\n\n".join(f"{lack.what}\n  {lack.command}" for lack in self._outside.lacks)
-        return MainScreen(hint=lacks or self._outside.hint, cards=self._outside.cards)
+        return MainScreen(self._outside.hint)
 
     @property
     def main(self) -> MainScreen:
@@ -85,11 +97,12 @@ class WorkbenchApp(App[None]):
             loop.add_signal_handler(number, self.exit)
 
     @on(ScreenReady)
-    async def _begin(self) -> None:
+    def _begin(self) -> None:
         self._end_meters = self._outside.start_meters(self._take_snapshot)
         self._drawing = self.set_interval(DRAW_EVERY_S, self._wake, pause=True)
-        if self.session.conversation.turns:
-            await self.main.chat.show(self.session.conversation)
+        self._find_cards()
+        if self._conversation is not None and self._conversation.turns:
+            self.session.restore(self._conversation)
         if self._first is not None:
             self.session.load(self._first)
         elif self._pick_model:
@@ -101,9 +114,31 @@ class WorkbenchApp(App[None]):
     def _take_snapshot(self, snapshot: Snapshot) -> None:
         self.post_message(Metered(snapshot))
 
+    @work(thread=True)
+    def _find_cards(self) -> None:
+        self.post_message(CardsFound(*self._outside.find_cards()))
+
+    @on(CardsFound)
+    def _cards_found(self, event: CardsFound) -> None:
+        self._cards = event.cards
+        self.main.cards.show_cards(event.cards)
+        self._outside.watch(self.session.loaded, event.cards)
+        if event.advice is not None and self._first is None:
+            self.say(event.advice)
+        if self.session.layout is not None and self.session.loaded is not None:
+            self._show_header(self.session.layout, self.session.loaded)
+
     def on_unmount(self) -> None:
         """End the meters; whoever made the session closes it."""
         self._end_meters()
+
+    @property
+    def failure(self) -> Exception | None:
+        """The fault of the app's own that ended it."""
+        return self._exception
+
+    def _print_error_renderables(self) -> None:
+        """Nothing: whoever runs the app tells the user in one line."""
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette lists the key map."""
@@ -128,15 +163,20 @@ class WorkbenchApp(App[None]):
         match event:
             case events.Busy(job):
                 self._job = job
-                if job not in ("load", "resplit", "restore"):
-                    main.status.progress(None)
-            case events.LoadStarted(layout, why):
-                self._loading = f"{_WHY.get(why, why)} {layout.split.label()}"
+            case events.LoadStarted(layout=layout, why=why, strategy=strategy):
+                self._loading = f"{doing(why)} {layout.split.label()}"
+                if strategy == "beside":
+                    self._loading += ", the chat goes on"
                 main.status.progress(0.0, self._loading)
+            case events.LoadEnded():
+                self._loading = ""
+                main.status.progress(None)
             case events.LoadMoved(fraction, stage):
                 main.status.progress(fraction, f"{self._loading}: {stage}")
             case events.LayoutLoaded(layout, loaded):
+                self._loading = ""
                 main.status.progress(None)
+                main.change.took_over(event)
                 self._show_loaded(layout, loaded)
             case events.TurnStarted(index, prompt):
                 self._drawing.resume()
@@ -168,11 +208,15 @@ class WorkbenchApp(App[None]):
 
     def _show_loaded(self, layout: Layout, loaded: Loaded) -> None:
         main = self.main
-        self._outside.watch(loaded)
-        known = {card.name: card for card in self._outside.cards}
+        self._outside.watch(loaded, self._cards)
+        known = {card.name: card for card in self._cards}
         kinds = [(c.name, known[c.name].kind if c.name in known else kind_of(c.name, loaded)) for c in loaded.cards]
         main.cards.show_loaded(loaded)
         main.split.show_loaded(layout, loaded, kinds)
+        self._show_header(layout, loaded)
+
+    def _show_header(self, layout: Layout, loaded: Loaded) -> None:
+        main = self.main
         main.header.left = (
             f"{loaded.model.name} {loaded.model.quantisation} · {layout.split.label()} · ctx {loaded.n_ctx}"
         )
@@ -192,7 +236,7 @@ class WorkbenchApp(App[None]):
 
     @on(PromptSubmitted)
     def _send(self, event: PromptSubmitted) -> None:
-        if self._job == "prompt":
+        if self.main.chat.answering:
             self.say("a reply is being written; Esc stops it")
         elif self.session.loaded is None and self._job is None:
             self.say("no model is loaded: F2 lists layouts, F4 models")
@@ -245,7 +289,7 @@ class WorkbenchApp(App[None]):
         """Open a model."""
 
         def load(model: ModelInfo | None) -> None:
-            self._load(None if model is None else self._outside.layout_for(model))
+            self._load(None if model is None else Layout(name=Path(model.path).stem, model=model.path))
 
         self.push_screen(ModelsScreen(self._outside.find_models), load)
 
@@ -309,7 +353,7 @@ class WorkbenchApp(App[None]):
         """Stop what runs; else close the message, leave editing, or go to the prompt."""
         main = self.main
         prompt = main.chat.prompt
-        if self._job not in (None, "probe", "edit"):
+        if self._loading or main.chat.answering or self._job not in (None, "probe", "edit"):
             self.session.cancel()
         elif main.status.dismiss():
             return
@@ -318,18 +362,3 @@ class WorkbenchApp(App[None]):
         else:
             main.go_to(prompt)
 
-
-_WHY = {"load": "loading", "resplit": "loading", "rollback": "going back to", "respawn": "starting again with"}
-
-
-def describe(problem: events.Problem) -> str:
-    """One message: what failed, on which card, the MiB, and what serves now."""
-    text = problem.message
-    if problem.card is not None and problem.card not in text:
-        text = f"{problem.card}: {text}"
-    if problem.wanted_mib is not None and "MiB" not in text:
-        text += f" (asked for {format_mib(problem.wanted_mib)}"
-        text += f", free {format_mib(problem.free_mib)})" if problem.free_mib is not None else ")"
-    if problem.serving is not None:
-        text += f" · {problem.serving} serves on"
-    return text

@@ -33,7 +33,7 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True):
     power_w: float | None = None
     temperature_c: float | None = None
     clock_mhz: float | None = None
-    lost: str = ""
+    lost: bool = False
 
     @property
     def by_kind(self) -> tuple[float, float, float, float]:
@@ -58,16 +58,17 @@ def card_rows(
     loaded: Loaded | None,
     cards: Sequence[Card],
     samples: Mapping[str, Sequence[CardSample]],
-    lost: Mapping[str, str],
 ) -> tuple[CardRow, ...]:
     """One row a card: the loaded ones in the split's order, then the idle ones.
 
-    `samples` has the samples of each card, the newest last; `lost` why a card is gone.
+    `samples` has the samples of each card, the newest last. Beside virtual cards the
+    machine's own are left out: they have no part in what runs.
     """
     known = {card.name: card for card in cards}
     memory = {card.name: card for card in loaded.cards} if loaded else {}
     sizes = {process.name: process.size_mib for process in loaded.card_processes} if loaded else {}
-    names = list(memory) + [name for name in known if name not in memory and known[name].kind != CardKind.CPU]
+    idle = [] if sizes else [card.name for card in cards if card.name not in memory and card.kind is not CardKind.CPU]
+    names = [*memory, *idle]
     rows = []
     for name in names:
         card, series = known.get(name), samples.get(name, ())
@@ -87,7 +88,7 @@ def card_rows(
                 power_w=last.power_w,
                 temperature_c=last.temperature_c,
                 clock_mhz=last.sm_clock_mhz,
-                lost=lost.get(name, "") or ("no longer answers" if last.lost else ""),
+                lost=last.lost,
             )
         )
     return tuple(rows)
@@ -105,7 +106,7 @@ def _draw_row(row: CardRow, width: int, label_width: int) -> Content:
     under = Content.styled(_under_name(row).ljust(label_width) + " ", "$text-muted")
     room = width - label_width - 1
     if row.lost:
-        lost = Content.styled(one_line(f"LOST: {row.lost}", room), "bold $text-error")
+        lost = Content.styled(one_line("LOST: no longer answers", room), "bold $text-error")
         return label + lost + Content("\n") + under + Content.styled("–", "$text-muted")
     unit, per_unit = _unit(row)
     sizes = f"{_size(row.used_mib, per_unit)}/{_size(row.total_mib, per_unit)} {unit}"

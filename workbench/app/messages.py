@@ -1,9 +1,11 @@
 """What the panes ask for, and how the session's threads are heard, as Textual messages."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual.message import Message
 
+from workbench.domain.card import Card
 from workbench.domain.split import Split
 from workbench.meters.sample import Snapshot
 
@@ -25,6 +27,14 @@ class Metered(Message):
     def can_replace(self, message: Message) -> bool:
         """Only the newest counts."""
         return isinstance(message, Metered)
+
+
+@dataclass
+class CardsFound(Message):
+    """The machine's cards; without a GPU, what helps."""
+
+    cards: Sequence[Card]
+    advice: str | None
 
 
 @dataclass

@@ -1,13 +1,20 @@
 """What the screen reaches beyond the session, handed in by whoever starts it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.domain.card import Card
 from workbench.domain.layout import Layout
 from workbench.engines.engine import Loaded, ModelInfo
 from workbench.meters.sample import Snapshot
+
+HINT = "Ask something below and press Enter. F6 goes to the split editor, F1 lists the keys."
+DEMO_HINT = (
+    "Ask something below and press Enter: each reply tells its tokens per second.\n"
+    "F6 goes to the split: ← → move layers between the cards, Enter applies them.\n"
+    "Last change then shows what that did. F7 goes back, F1 lists all keys."
+)
 
 
 @dataclass(frozen=True)
@@ -29,34 +36,17 @@ class ModelEntry:
 
 
 @dataclass(frozen=True)
-class Lack:
-    """Something that is missing, and the one command that helps."""
-
-    what: str
-    command: str
-
-
-@dataclass(frozen=True)
 class Outside:
     """Layouts, models, cards and meters. The callables may block; they are called on threads.
 
-    `find_models` hands each model over as soon as its header is read. `watch` is told of
-    each load, so that the meters follow its cards; `start_meters` begins them and returns
-    what ends them.
+    `find_models` hands each model over as soon as its header is read; `find_cards` gives the
+    machine's cards and, without a GPU, what helps. `start_meters` begins them and returns what
+    ends them; `watch` names the load and the cards that they follow.
     """
 
-    cards: Sequence[Card] = ()
-    lacks: Sequence[Lack] = ()
     list_layouts: Callable[[], Sequence[LayoutEntry]] = lambda: ()
     find_models: Callable[[Callable[[ModelEntry], None]], None] = lambda _found: None
-    layout_for: Callable[[ModelInfo], Layout] = lambda model: Layout(name=Path(model.path).stem, model=model.path)
+    find_cards: Callable[[], tuple[Sequence[Card], str | None]] = lambda: ((), None)
     start_meters: Callable[[Callable[[Snapshot], None]], Callable[[], None]] = lambda _listener: lambda: None
-    watch: Callable[[Loaded | None], None] = lambda _loaded: None
-    hint: str = field(default="Ask something below. F1 lists the keys, F6 goes to the split editor.")
-
-
-DEMO_HINT = (
-    "Ask something below and press Enter: each reply tells its tokens per second.\n"
-    "F6 goes to the split: ← → move layers between the cards, Enter applies.\n"
-    "Last change then shows what that did to speed and memory. F7 goes back, F1 lists all keys."
-)
+    watch: Callable[[Loaded | None, Sequence[Card]], None] = lambda _loaded, _cards: None
+    hint: str = HINT

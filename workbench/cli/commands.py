@@ -53,7 +53,7 @@ def open_screen(target: str | None, resume: bool) -> None:
     from workbench.cli.opening import what_to_open
 
     opening = None if target is None else what_to_open(target)
-    from workbench.app.app import run_app
+    from workbench.app.run import run_app
 
     sys.exit(run_app(opening, resume=resume))
 
@@ -66,10 +66,10 @@ def demo() -> None:
     from 1:1 to 3:1, a second prompt, and what that did to speed and memory.
     """
     if has_terminal():
-        from workbench.app.app import run_app
+        from workbench.app.run import run_app
         from workbench.lab.demo import DEMO_LAYOUT
 
-        sys.exit(run_app(DEMO_LAYOUT))
+        sys.exit(run_app(DEMO_LAYOUT, demo=True))
     from workbench.cli.demo import print_demo
 
     print_demo()

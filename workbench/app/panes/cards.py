@@ -23,14 +23,13 @@ class CardsPane(VerticalScroll):
 
     BINDINGS = bindings("cards")
 
-    def __init__(self, cards: Sequence[Card]) -> None:
+    def __init__(self) -> None:
         super().__init__(id="cards", classes="pane")
         self.border_title = "Cards"
         self.border_subtitle = LEGEND
-        self._cards = tuple(cards)
+        self._cards: tuple[Card, ...] = ()
         self._loaded: Loaded | None = None
         self._samples: dict[str, deque[CardSample]] = {}
-        self._lost: dict[str, str] = {}
 
     def compose(self) -> ComposeResult:
         """One text for all cards."""
@@ -39,9 +38,13 @@ class CardsPane(VerticalScroll):
     def show_loaded(self, loaded: Loaded | None) -> None:
         """Another load: what the engine says each card holds. None when nothing serves."""
         self._loaded = loaded
-        self._lost = {}
         if loaded is not None:
             self._samples = {name: kept for name, kept in self._samples.items() if name in self._names()}
+        self._draw()
+
+    def show_cards(self, cards: Sequence[Card]) -> None:
+        """The machine's cards are known now."""
+        self._cards = tuple(cards)
         self._draw()
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
@@ -50,15 +53,10 @@ class CardsPane(VerticalScroll):
             self._samples.setdefault(sample.name, deque(maxlen=_SAMPLES)).append(sample)
         self._draw()
 
-    def show_lost(self, name: str, reason: str) -> None:
-        """A card is gone."""
-        self._lost[name] = reason
-        self._draw()
-
     @property
     def rows(self) -> tuple[CardRow, ...]:
         """What is shown now."""
-        return card_rows(self._loaded, self._cards, self._samples, self._lost)
+        return card_rows(self._loaded, self._cards, self._samples)
 
     @property
     def free_mib(self) -> dict[str, float | None]:

@@ -8,7 +8,7 @@ from textual.widgets import Static
 from workbench.domain.card import format_mib
 from workbench.domain.memory import CardMemory
 from workbench.domain.timing import Probe
-from workbench.lab.events import Changed, Measurement
+from workbench.lab.events import Changed, LayoutLoaded, Measurement
 
 
 def rate(probe: Probe | None) -> str:
@@ -42,11 +42,19 @@ class ChangePane(Static):
         self.border_title = "Last change"
         self._changed: Changed | None = None
         self._history: Sequence[Measurement] = ()
+        self._how = ""
 
     def show(self, history: Sequence[Measurement], changed: Changed | None = None) -> None:
         """What was measured so far, and the newest re-split with its probes."""
         self._history = history
         self._changed = changed or self._changed
+        self.refresh()
+
+    def took_over(self, event: LayoutLoaded) -> None:
+        """How the running layout took over from the one before."""
+        silent = f"the chat was silent for {event.silent_s:.2f} s"
+        how = {"beside": "loaded beside", "in turn": "loaded in turn", "context": "new context only"}
+        self._how = f"{how[event.strategy]}, {silent}" if event.strategy in how else ""
         self.refresh()
 
     def render(self) -> Content:
@@ -66,11 +74,14 @@ class ChangePane(Static):
     def _change(self) -> Content:
         assert self._changed is not None
         before, after = self._changed.before, self._changed.after
+        cards = card_changes(before.cards, after.cards)
+        apart = "   " if len(cards) + 28 <= self.content_size.width else "\n"
         return (
             Content.styled(short_labels(before.label, after.label), "bold")
             + Content(f"   {rate(before.probe)} → ")
             + Content.styled(rate(after.probe), "bold")
             + Content(" tok/s\n")
-            + Content(card_changes(before.cards, after.cards))
-            + Content.styled("   one load each: no verdict", "$text-muted")
+            + Content(cards)
+            + Content.styled(apart + "one load each: no verdict", "$text-muted")
+            + Content.styled(f"\n{self._how}" if self._how else "", "$text-muted")
         )

@@ -101,6 +101,11 @@ class ChatPane(Vertical):
         yield Prompt()
 
     @property
+    def answering(self) -> bool:
+        """Whether a reply is being written."""
+        return self._answering is not None
+
+    @property
     def log_view(self) -> ChatLog:
         """The turns."""
         return self.query_one(ChatLog)

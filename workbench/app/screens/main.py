@@ -1,7 +1,5 @@
 """The screen: chat on the left; cards, split and last change on the right, or behind a tab."""
 
-from collections.abc import Sequence
-
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -16,7 +14,6 @@ from workbench.app.panes.cards import CardsPane
 from workbench.app.panes.change import ChangePane
 from workbench.app.panes.chat import ChatLog, ChatPane
 from workbench.app.panes.split import SplitPane
-from workbench.domain.card import Card
 
 WIDE = 100
 SMALLEST = (60, 20)
@@ -28,10 +25,9 @@ class MainScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide"), (140, "-wider")]  # noqa: RUF012
     AUTO_FOCUS = "#prompt"
 
-    def __init__(self, *, hint: str, cards: Sequence[Card]) -> None:
+    def __init__(self, hint: str) -> None:
         super().__init__()
         self._hint = hint
-        self._cards = cards
 
     def compose(self) -> ComposeResult:
         """Header, panes, status, footer."""
@@ -40,7 +36,7 @@ class MainScreen(Screen[None]):
         with Vertical(id="left"):
             yield ChatPane(self._hint)
         with Vertical(id="right"):
-            yield CardsPane(self._cards)
+            yield CardsPane()
             yield SplitPane()
             yield ChangePane()
         yield Status()

@@ -1,0 +1,129 @@
+"""What the screen opens on, and the real folders, cards and meters around it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workbench.app.outside import DEMO_HINT, HINT, LayoutEntry, ModelEntry, Outside
+from workbench.app.run import find_cards, watched
+from workbench.domain.card import Card
+from workbench.domain.conversation import Conversation, Turn
+from workbench.domain.layout import Layout
+from workbench.engines.engine import EngineError, Loaded
+from workbench.engines.llama.client import inspect_models
+from workbench.lab.cards import inventory
+from workbench.lab.demo import DEMO_LAYOUT
+from workbench.meters.sample import Snapshot
+from workbench.meters.sampler import Sampler
+from workbench.store.documents import DocumentError
+from workbench.store.journal import Journal, JournalError, JournalState
+from workbench.store.models import DEMO, ModelError, find_models, resolve_model, usual_folders
+from workbench.store.places import list_layouts, places, read_config
+
+
+@dataclass(frozen=True)
+class Start:
+    """What to load, which conversation to go on with, where to look for models, what to say first."""
+
+    layout: Layout | None = None
+    conversation: Conversation = field(default_factory=Conversation)
+    journal: Journal | None = None
+    folders: Sequence[Path] = ()
+    pick_model: bool = False
+    hint: str = HINT
+
+
+def decide(opening: Layout | Path | None, *, resume: bool, demo: bool) -> Start:
+    """What to start on. Raises JournalError, DocumentError (the configuration's)."""
+    layout = opening if isinstance(opening, Layout) else None
+    folders = [opening] if isinstance(opening, Path) else model_folders()
+    if resume or opening is None:
+        taken = Journal.take_latest(places().journals)
+        if taken is not None:
+            journal, state = taken
+            return Start(layout or state.layout, said_so_far(state), journal, folders)
+    journal_or_none = _new_journal()
+    if layout is not None:
+        return Start(layout, journal=journal_or_none, folders=folders, hint=DEMO_HINT if demo else HINT)
+    if isinstance(opening, Path) or find_models(folders):
+        return Start(journal=journal_or_none, folders=folders, pick_model=True)
+    try:
+        resolve_model(DEMO)
+    except ModelError:
+        return Start(journal=journal_or_none, folders=folders, hint=no_model(folders))
+    return Start(DEMO_LAYOUT, journal=journal_or_none, folders=folders, hint=DEMO_HINT)
+
+
+def said_so_far(state: JournalState) -> Conversation:
+    """The conversation of a journal; a reply that was cut off counts with what had arrived of it."""
+    cut = state.unfinished
+    if cut is None or not cut.partial:
+        return state.conversation
+    return state.conversation.upto(cut.index).with_turn(
+        Turn(prompt=cut.prompt, reply=cut.partial, stop_reason="died")
+    )
+
+
+def no_model(folders: Sequence[Path]) -> str:
+    """What is missing, and the one command that helps."""
+    looked = ", ".join(str(folder) for folder in folders if folder.is_dir()) or "the usual folders"
+    return (
+        f"There is no model in {looked}.\n"
+        "`workbench FOLDER` looks for models in a folder of yours; F2 lists the layouts."
+    )
+
+
+def model_folders() -> Sequence[Path]:
+    """Where models are looked for. Raises DocumentError."""
+    configured = read_config().model_folders
+    return usual_folders() if configured is None else [Path(folder).expanduser() for folder in configured]
+
+
+def open_outside(start: Start) -> Outside:
+    """The real folders, cards and meters."""
+    sampler: list[Sampler] = []
+
+    def start_meters(listener: Callable[[Snapshot], None]) -> Callable[[], None]:
+        sampler.append(Sampler(listener))
+        sampler[0].start()
+        return sampler[0].close
+
+    def watch(loaded: Loaded | None, cards: Sequence[Card]) -> None:
+        if sampler:
+            sampler[0].watch(watched(loaded, cards))
+
+    def machine() -> tuple[tuple[Card, ...], str | None]:
+        found = inventory()
+        return found.cards, " ".join(text for text in (found.lack, found.helps) if text) or None
+
+    return Outside(
+        list_layouts=_layouts,
+        find_models=lambda found: _models(start.folders, found),
+        find_cards=lambda: find_cards(machine),
+        start_meters=start_meters,
+        watch=watch,
+        hint=start.hint,
+    )
+
+
+def _new_journal() -> Journal | None:
+    try:
+        return Journal.create(places().journals)
+    except JournalError:
+        return None
+
+
+def _layouts() -> Sequence[LayoutEntry]:
+    return [
+        LayoutEntry(path, error=str(layout)) if isinstance(layout, DocumentError) else LayoutEntry(path, layout)
+        for path, layout in list_layouts()
+    ]
+
+
+def _models(folders: Sequence[Path], found: Callable[[ModelEntry], None]) -> None:
+    paths = [model.path for model in find_models(folders)]
+    try:
+        for inspected in inspect_models(paths, places().engine_log):
+            found(ModelEntry(Path(inspected.path), inspected.model, inspected.error or ""))
+    except EngineError as error:
+        found(ModelEntry(Path("models"), error=error.reason))

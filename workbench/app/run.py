@@ -1,0 +1,80 @@
+"""Opens the screen on real engines, cards and folders. Imports Textual only when asked to run."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from workbench.domain.card import Card, CardKind
+from workbench.domain.layout import Layout
+from workbench.engines.engine import EngineError, Loaded
+from workbench.meters.sampler import Watched, WatchedGpu, WatchedName, WatchedProcess
+
+OVER_SSH = {
+    "TEXTUAL_FPS": "15",
+    "TEXTUAL_ANIMATIONS": "none",
+    "TEXTUAL_SMOOTH_SCROLL": "0",
+}
+"""What Textual reads when it is imported, for a terminal at the far end of a connection."""
+
+
+def set_defaults() -> None:
+    """Set what Textual reads at import, where the user has not."""
+    if "SSH_CONNECTION" in os.environ or "SSH_TTY" in os.environ:
+        for name, value in OVER_SSH.items():
+            os.environ.setdefault(name, value)
+
+
+def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo: bool = False) -> int:
+    """Open the screen and return the exit code. Whatever the app fails of is raised.
+
+    `opening` is a layout to load or a folder of models to choose from. Without it the last
+    session is taken up, else models are offered, else the demonstration is. `resume` brings
+    the last conversation back, to whatever is opened. Raises JournalError.
+    """
+    set_defaults()
+    from workbench.app.app import WorkbenchApp
+    from workbench.app.opening import decide, open_outside
+    from workbench.lab.kit import RealKit
+    from workbench.lab.session import Session
+
+    start = decide(opening, resume=resume, demo=demo)
+    app = WorkbenchApp(
+        lambda listener: Session(RealKit(), listener, journal=start.journal),
+        open_outside(start),
+        first=start.layout,
+        conversation=start.conversation,
+        pick_model=start.pick_model,
+    )
+    try:
+        app.run()
+    finally:
+        app.session.close()
+    if app.failure is not None:
+        raise app.failure
+    return app.return_code or 0
+
+
+def watched(loaded: Loaded | None, cards: Sequence[Card]) -> tuple[Watched, ...]:
+    """What the meters are to read: the loaded cards, and the machine's idle GPUs."""
+    known = {card.name: card for card in cards if card.kind is not CardKind.CPU}
+    processes = {process.name: process for process in loaded.card_processes} if loaded else {}
+    names = [card.name for card in loaded.cards] if loaded else []
+    out: list[Watched] = []
+    for name in [*names, *(name for name in known if name not in names)]:
+        if name in processes:
+            process = processes[name]
+            out.append(WatchedProcess(name=name, pid=process.pid, size_mib=process.size_mib))
+        elif name in known and (bus_id := known[name].pci_bus_id) is not None:
+            pids = (loaded.pid,) if loaded is not None and name in names else ()
+            out.append(WatchedGpu(name=name, pci_bus_id=bus_id, pids=pids))
+        else:
+            out.append(WatchedName(name=name))
+    return tuple(out)
+
+
+def find_cards(inventory: Callable[[], tuple[tuple[Card, ...], str | None]]) -> tuple[tuple[Card, ...], str | None]:
+    """The machine's cards and what to do if there is no GPU; what went wrong if they cannot be listed."""
+    try:
+        return inventory()
+    except EngineError as error:
+        return (), f"The cards cannot be listed: {error.reason}"

@@ -1,0 +1,30 @@
+"""How events of the session are said to people."""
+
+from workbench.domain.card import format_mib
+from workbench.lab import events
+
+_DOING = {
+    "context": "new context for",
+    "load": "loading",
+    "resplit": "loading",
+    "rollback": "going back to",
+    "respawn": "starting again with",
+}
+
+
+def doing(why: str) -> str:
+    """What a load is, in words."""
+    return _DOING.get(why, why)
+
+
+def describe(problem: events.Problem) -> str:
+    """One message: what failed, on which card, the MiB, and what serves now."""
+    text = problem.message
+    if problem.card is not None and problem.card not in text:
+        text = f"{problem.card}: {text}"
+    if problem.wanted_mib is not None and "MiB" not in text:
+        text += f" (asked for {format_mib(problem.wanted_mib)}"
+        text += f", free {format_mib(problem.free_mib)})" if problem.free_mib is not None else ")"
+    if problem.serving is not None:
+        text += f" · {problem.serving} serves on"
+    return text
