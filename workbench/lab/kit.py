@@ -60,10 +60,15 @@ class RealKit:
             raise LoadFailed(f"the engine {layout.engine} cannot be opened yet; llama.cpp can", key="engine")
         command = plan_load(layout, str(resolve_model(layout.model)), lambda: self.cards(layout), beside)
         environment = worker_environment(layout.env, isinstance(layout.split.cards, Virtual))
-        worker = self._take_spare(environment, on_death)
-        engine = LlamaEngine(command, worker or WorkerProcess(environment, places().engine_log, on_death))
+        spare = self._take_spare(environment, on_death)
+        engine = LlamaEngine(command, spare or WorkerProcess(environment, places().engine_log, on_death))
         try:
             engine.look_at_model()
+        except EngineDied:
+            engine.close()
+            if spare is None:
+                raise
+            return self.open_engine(layout, on_death, beside)  # it was the spare that was dead
         except EngineError:
             engine.close()
             raise

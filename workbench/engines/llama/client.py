@@ -1,5 +1,6 @@
 """llama.cpp as an engine: the client of a worker."""
 
+import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,10 +25,14 @@ from workbench.engines.engine import (
 )
 from workbench.engines.llama import wire
 from workbench.engines.llama.process import WorkerProcess, worker_environment
+from workbench.engines.llama.vigil import Vigil
 
 CANCEL_GRACE_S = 3.0
 """How long a cancelled reply may take to stop before its worker is ended."""
 LOAD_CANCEL_GRACE_S = 0.4
+VIGIL_S = 1.0
+"""So long without an event, and the processes are looked at."""
+WORKER = "engine's process"
 
 _Closing = TypeVar("_Closing")
 
@@ -38,6 +43,8 @@ class LlamaEngine:
     def __init__(self, command: wire.Load, worker: WorkerProcess) -> None:
         self._command = command
         self._worker = worker
+        self._vigil = Vigil()
+        self._vigil.watch(WORKER, worker.process.pid)
         self._text: list[str] = []
         self._grace_s: float | None = None
         """Seconds that a cancel leaves the running call; None when nothing runs."""
@@ -86,11 +93,13 @@ class LlamaEngine:
 
         try:
             with self._running(CANCEL_GRACE_S):
-                done = self._ask(wire.Chat(messages=request.messages, sampling=request.sampling), wire.ChatDone, text)
+                chat = wire.Chat(messages=request.messages, sampling=request.sampling, filler=request.filler)
+                done = self._ask(chat, wire.ChatDone, text)
         except EngineDied as error:
             error.partial = "".join(self._text)
             raise
-        return Reply(text="".join(self._text), stop_reason=done.stop_reason, timing=done.timing)
+        reply = "".join(self._text)
+        return Reply(text=reply, stop_reason=done.stop_reason, timing=done.timing, tokens=done.tokens)
 
     def probe(self) -> Probe | None:
         """Measure at fixed depth. Raises EngineError where the conversation cannot be set aside."""
@@ -153,15 +162,31 @@ class LlamaEngine:
         self, command: wire.Command, closing: type[_Closing], other: Callable[[wire.Event], None] = lambda _: None
     ) -> _Closing:
         self._worker.send(command)
+        self._vigil.rest()
         while True:
-            event = self._worker.events.get()
+            try:
+                event = self._worker.events.get(timeout=VIGIL_S)
+            except queue.Empty:
+                self._look_for_hang()
+                continue
+            self._vigil.rest()
             if isinstance(event, closing):
                 return event
             if isinstance(event, EngineDied):
                 raise event
             if isinstance(event, wire.Failed):
                 _raise(event)
+            if isinstance(event, wire.CardStarted):
+                self._vigil.watch(event.card.name, event.card.pid)
             other(event)
+
+    def _look_for_hang(self) -> None:
+        hung = self._vigil.verdict()
+        if hung is not None:
+            name, reason = hung
+            self._worker.kill()
+            card = None if name == WORKER else name
+            raise EngineDied(f"the {name if card is None else f'process of {name}'} {reason}", card=card)
 
 
 def _raise(failed: wire.Failed) -> NoReturn:

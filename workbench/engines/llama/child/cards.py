@@ -83,8 +83,11 @@ class VirtualCard:
 class VirtualCards:
     """All virtual cards of this worker, by name."""
 
-    def __init__(self, on_death: Callable[[str], None]) -> None:
+    def __init__(
+        self, on_death: Callable[[str], None], on_start: Callable[[CardProcess], None] = lambda _: None
+    ) -> None:
         self._on_death = on_death
+        self._on_start = on_start
         self._ending = False
         self.by_name: dict[str, VirtualCard] = {}
 
@@ -92,6 +95,7 @@ class VirtualCards:
         """Start one card a size (MiB), together, and watch each. Raises CardFailedToStart."""
         for name, size in sizes.items():
             self.by_name[name] = VirtualCard(name, size, threads)
+            self._on_start(self.by_name[name].describe())
         for card in self.by_name.values():
             card.wait_until_up()
             threading.Thread(target=self._watch, args=(card,), daemon=True).start()
