@@ -183,7 +183,8 @@ class Setup:
         self._pip("Building the engine", "--verbose", needs.engine, env=build_env)
         lacking = self._missing(needs)
         if lacking is not None:
-            self._say(f"{lacking[0].upper()}{lacking[1:]}; pip had kept an older build. Building again.")
+            self._say(f"{lacking[0].upper()}{lacking[1:]}; pip had kept an older build."
+                      f" Building again, about {minutes} min.")  # fmt: skip
             self._pip("Building the engine", "--verbose", "--no-cache-dir", "--force-reinstall", "--no-deps",
                       "--no-binary", "llama-cpp-python", needs.engine, env=build_env)  # fmt: skip
             lacking = self._missing(needs)
