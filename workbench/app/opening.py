@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench.app.outside import DEMO_HINT, HINT, LayoutEntry, ModelEntry, Outside
-from workbench.app.run import find_cards, watched
+from workbench.app.run import find_cards
 from workbench.domain.card import Card
 from workbench.domain.conversation import Conversation, Turn
 from workbench.domain.layout import Layout
 from workbench.engines.engine import EngineError, Loaded
 from workbench.engines.llama.client import inspect_models
-from workbench.lab.cards import inventory
+from workbench.lab.cards import inventory, watched
 from workbench.lab.demo import DEMO_LAYOUT
 from workbench.meters.sample import Snapshot
 from workbench.meters.sampler import Sampler
@@ -90,7 +90,7 @@ def open_outside(start: Start) -> Outside:
 
     def watch(loaded: Loaded | None, cards: Sequence[Card]) -> None:
         if sampler:
-            sampler[0].watch(watched(loaded, cards))
+            sampler[0].watch(watched(cards, loaded))
 
     def machine() -> tuple[tuple[Card, ...], str | None]:
         found = inventory()

@@ -1,13 +1,12 @@
 """Opens the screen on real engines, cards and folders. Imports Textual only when asked to run."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from workbench.domain.card import Card, CardKind
+from workbench.domain.card import Card
 from workbench.domain.layout import Layout
-from workbench.engines.engine import EngineError, Loaded
-from workbench.meters.sampler import Watched, WatchedGpu, WatchedName, WatchedProcess
+from workbench.engines.engine import EngineError
 
 OVER_SSH = {
     "TEXTUAL_FPS": "15",
@@ -52,24 +51,6 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
     if app.failure is not None:
         raise app.failure
     return app.return_code or 0
-
-
-def watched(loaded: Loaded | None, cards: Sequence[Card]) -> tuple[Watched, ...]:
-    """What the meters are to read: the loaded cards, and the machine's idle GPUs."""
-    known = {card.name: card for card in cards if card.kind is not CardKind.CPU}
-    processes = {process.name: process for process in loaded.card_processes} if loaded else {}
-    names = [card.name for card in loaded.cards] if loaded else []
-    out: list[Watched] = []
-    for name in [*names, *(name for name in known if name not in names)]:
-        if name in processes:
-            process = processes[name]
-            out.append(WatchedProcess(name=name, pid=process.pid, size_mib=process.size_mib))
-        elif name in known and (bus_id := known[name].pci_bus_id) is not None:
-            pids = (loaded.pid,) if loaded is not None and name in names else ()
-            out.append(WatchedGpu(name=name, pci_bus_id=bus_id, pids=pids))
-        else:
-            out.append(WatchedName(name=name))
-    return tuple(out)
 
 
 def find_cards(inventory: Callable[[], tuple[tuple[Card, ...], str | None]]) -> tuple[tuple[Card, ...], str | None]:
