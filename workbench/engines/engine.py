@@ -64,19 +64,33 @@ class LoadProgress(msgspec.Struct, frozen=True):
     stage: str
 
 
+class Filler(msgspec.Struct, frozen=True, kw_only=True):
+    """Made-up tokens for measurements of exact length; a request with them begins on an empty context.
+
+    `depth` tokens are in the context before the clock starts. `prompt_tokens`, if not 0, are
+    the prompt, and no message is read. Another `salt` makes other tokens.
+    """
+
+    depth: int = 0
+    prompt_tokens: int = 0
+    salt: int = 0
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A reply that is asked for."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...] = ()
     sampling: Sampling = Sampling()
+    filler: Filler | None = None
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished reply, whatever ended it."""
+    """A finished reply, whatever ended it. `tokens` are told for requests with a filler only."""
 
     text: str
     stop_reason: StopReason
     timing: Timing
+    tokens: tuple[int, ...] = ()
 
 
 class SavedState(msgspec.Struct, frozen=True, kw_only=True):

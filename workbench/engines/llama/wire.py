@@ -12,7 +12,7 @@ from workbench.domain.conversation import Message, Sampling, StopReason
 from workbench.domain.layout import Context
 from workbench.domain.split import Split
 from workbench.domain.timing import Probe, Timing
-from workbench.engines.engine import CardProcess, Loaded, ModelInfo, SavedState
+from workbench.engines.engine import CardProcess, Filler, Loaded, ModelInfo, SavedState
 
 EVENT_FD_VARIABLE = "WORKBENCH_EVENT_FD"
 
@@ -42,10 +42,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Answer `messages`."""
+    """Answer `messages`, or measure with made-up tokens."""
 
     messages: tuple[Message, ...]
     sampling: Sampling
+    filler: Filler | None = None
 
 
 class RunProbe(msgspec.Struct, frozen=True, tag=True):
@@ -89,11 +90,12 @@ Command = Load | Chat | RunProbe | SaveState | RestoreState | NewContext | Cance
 
 # ── events ────────────────────────────────────────────────────────────────────────────────
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The worker is up and llama.cpp is imported; no device was queried."""
+    """The worker is up and llama.cpp is imported; no device was queried. `build` is its own word on its build."""
 
     pid: int
     supports_rpc: bool
     supports_gpu_offload: bool
+    build: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
@@ -104,7 +106,7 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
 
 class CardStarted(msgspec.Struct, frozen=True, tag=True):
-    """A virtual card is up."""
+    """A virtual card's process runs."""
 
     card: CardProcess
 
@@ -126,6 +128,7 @@ class ChatDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     stop_reason: StopReason
     timing: Timing
+    tokens: tuple[int, ...] = ()
 
 
 class ProbeDone(msgspec.Struct, frozen=True, tag=True):
@@ -142,12 +145,6 @@ class StateSaved(msgspec.Struct, frozen=True, tag=True):
 
 class StateRestored(msgspec.Struct, frozen=True, tag=True):
     """The state is taken over."""
-
-
-class CardDied(msgspec.Struct, frozen=True, tag=True):
-    """A virtual card's process ended; the worker ends next."""
-
-    name: str
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +198,6 @@ Event = (
     | ProbeDone
     | StateSaved
     | StateRestored
-    | CardDied
     | Devices
     | Inspected
     | Failed

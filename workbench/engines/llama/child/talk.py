@@ -11,7 +11,7 @@ import psutil
 
 from workbench.domain.conversation import Message, Sampling, StopReason
 from workbench.domain.timing import Probe, Timing
-from workbench.engines.engine import EngineError, PromptTooLong, SavedState, StateRefused
+from workbench.engines.engine import EngineError, Filler, PromptTooLong, SavedState, StateRefused
 from workbench.engines.llama.child.model import Model
 from workbench.engines.llama.child.native import AbortFlag
 from workbench.engines.llama.child.sampler import GREEDY, sampler_chain
@@ -62,21 +62,31 @@ class Talk:
 
     # ── replies ──────────────────────────────────────────────────────────────────────────
     def chat(
-        self, messages: Sequence[Message], sampling: Sampling, arrived: float, on_text: Callable[[str], None]
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        arrived: float,
+        on_text: Callable[[str], None],
+        filler: Filler | None = None,
     ) -> tuple[StopReason, Timing]:
         """Answer. `arrived` is when the request came (s, monotonic). Raises PromptTooLong, EngineError."""
-        prompt = self.template.render(messages)
-        self._take_prompt(prompt)
-        n_prompt = len(self.tokens)
-        evaluate_from = self.n_kv
+        prompt = "" if filler is not None and filler.prompt_tokens else self.template.render(messages)
+        evaluate_from = 0
         prefill_started = time.perf_counter()
         try:
+            if filler is None:
+                self._take_prompt(prompt)
+            else:
+                arrived += self._fill(prompt, filler)
+            n_prompt = len(self.tokens)
+            evaluate_from = self.n_kv
+            prefill_started = time.perf_counter()
             self._prefill()
         except Aborted:
             self.text = ""
             now = time.perf_counter()
             return "cancelled", Timing(
-                prompt_tokens=n_prompt,
+                prompt_tokens=len(self.tokens),
                 evaluated_tokens=self.n_kv - evaluate_from,
                 tokens=0,
                 decoded_tokens=0,
@@ -99,7 +109,7 @@ class Talk:
 
             stop, last, io_s = self._decode(token, chain, sampling, stream, emit)
         emit(stream.end())
-        self.text = prompt + "".join(said)
+        self.text = prompt + "".join(said) if filler is None else ""
         generated = len(self.tokens) - n_prompt
         return stop, Timing(
             prompt_tokens=n_prompt,
@@ -154,12 +164,8 @@ class Talk:
         if self.text and prompt.startswith(self.text):
             new = self.tokens + self._vocabulary.tokenize(prompt[len(self.text) :], add_special=False)
         else:
-            add_special = not (self.template.bos and prompt.startswith(self.template.bos))
-            new = self._vocabulary.tokenize(prompt, add_special)
-        if not new:
-            raise EngineError("the prompt is empty")
-        if len(new) >= self._n_ctx:
-            raise PromptTooLong(len(new), self._n_ctx)
+            new = self._cut(prompt)
+        self._check_length(len(new))
         common = 0
         for ours, theirs in zip(self.tokens[: self.n_kv], new, strict=False):
             if ours != theirs:
@@ -168,6 +174,33 @@ class Talk:
         self._keep(min(common, len(new) - 1))
         self.tokens = new
         self.text = ""
+
+    def _fill(self, prompt: str, filler: Filler) -> float:
+        """Empty the context, evaluate the filler's depth, take its prompt or `prompt`; seconds for the depth."""
+        made = self._made_up(filler.depth + filler.prompt_tokens, filler.salt)
+        wanted = made[filler.depth :] or self._cut(prompt)
+        self._check_length(filler.depth + len(wanted))
+        self._keep(0)
+        self.text = ""
+        self.tokens = made[: filler.depth]
+        begun = time.monotonic()
+        self._prefill()
+        self.tokens += wanted
+        return time.monotonic() - begun
+
+    def _cut(self, prompt: str) -> list[int]:
+        add_special = not (self.template.bos and prompt.startswith(self.template.bos))
+        return self._vocabulary.tokenize(prompt, add_special)
+
+    def _made_up(self, count: int, salt: int) -> list[int]:
+        n_vocab = llama.llama_vocab_n_tokens(self._vocabulary.handle)
+        return [(i * 7919 + salt * 104729 + 101) % n_vocab for i in range(count)]
+
+    def _check_length(self, n_prompt: int) -> None:
+        if not n_prompt:
+            raise EngineError("the prompt is empty")
+        if n_prompt >= self._n_ctx:
+            raise PromptTooLong(n_prompt, self._n_ctx)
 
     def _keep(self, count: int) -> None:
         """Keep the first `count` tokens of the context."""
@@ -221,8 +254,7 @@ class Talk:
                 self.n_kv = 0
 
     def _measure(self, depth: int, n_tokens: int) -> Probe:
-        n_vocab = llama.llama_vocab_n_tokens(self._vocabulary.handle)
-        self.tokens = [(i * 7919 + 101) % n_vocab for i in range(depth)]
+        self.tokens = self._made_up(depth, salt=0)
         self.n_kv = 0
         begun = time.perf_counter()
         self._prefill()

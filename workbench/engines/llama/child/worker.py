@@ -82,7 +82,7 @@ class Worker:
         self._events = events
         self._abort = native.AbortFlag()
         self._log = native.LibraryLog()
-        self._cards = VirtualCards(self._card_died)
+        self._cards = VirtualCards(self._card_died, lambda card: self._events.send(wire.CardStarted(card)))
         self._model = Model(self._log, self._cards, self._abort)
         self._talk: Talk | None = None
         self._commands: queue.SimpleQueue[tuple[float, wire.Command]] = queue.SimpleQueue()
@@ -97,6 +97,7 @@ class Worker:
                 pid=os.getpid(),
                 supports_rpc=llama.llama_supports_rpc(),
                 supports_gpu_offload=llama.llama_supports_gpu_offload(),
+                build=llama.llama_print_system_info().decode("utf-8", "replace"),
             )
         )
         while True:
@@ -141,9 +142,11 @@ class Worker:
                 loaded = self._model.new_context(context)
                 self._talking.attach()
                 return wire.LoadDone(self._with_template(loaded))
-            case wire.Chat(messages=messages, sampling=sampling):
-                stop, timing = self._talking.chat(messages, sampling, arrived, self._events.text)
-                return wire.ChatDone(stop_reason=stop, timing=timing)
+            case wire.Chat(messages=messages, sampling=sampling, filler=filler):
+                talk = self._talking
+                stop, timing = talk.chat(messages, sampling, arrived, self._events.text, filler)
+                tokens = () if filler is None else tuple(talk.tokens[timing.prompt_tokens :])
+                return wire.ChatDone(stop_reason=stop, timing=timing, tokens=tokens)
             case wire.RunProbe():
                 return wire.ProbeDone(self._talking.probe())
             case wire.SaveState(path):
