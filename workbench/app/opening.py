@@ -94,7 +94,7 @@ def open_outside(start: Start) -> Outside:
 
     def machine() -> tuple[tuple[Card, ...], str | None]:
         found = inventory()
-        return found.cards, " ".join(text for text in (found.lack, found.helps) if text) or None
+        return found.cards, found.advice
 
     return Outside(
         list_layouts=_layouts,

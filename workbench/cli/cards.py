@@ -15,8 +15,8 @@ def print_cards(*, as_json: bool) -> None:
     """Print the cards; what is amiss goes to stderr."""
     found = inventory()
     click.echo(cards_json(found.cards) if as_json else cards_table(found.cards))
-    if found.lack:
-        say(f"{found.lack}; try `{found.helps}`")
+    if found.advice:
+        say(found.advice)
 
 
 def cards_json(cards: Sequence[Card]) -> str:

@@ -28,9 +28,9 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     helps: str | None = None
 
     @property
-    def gpus(self) -> tuple[Card, ...]:
-        """The cards that are no CPU."""
-        return tuple(card for card in self.cards if card.kind is not CardKind.CPU)
+    def advice(self) -> str | None:
+        """Both in one sentence."""
+        return None if self.lack is None else f"{self.lack}; try `{self.helps}`"
 
 
 def inventory(env: Mapping[str, str | None] | None = None) -> Inventory:
