@@ -1,0 +1,195 @@
+"""What a run came to: each arm's figures, the effects, where outputs part, and what to be careful about."""
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from workbench.domain.comparison import Effect, LoadNoise, Metric, compare, speed
+from workbench.domain.run import ArmHeader, Run, RunHeader
+from workbench.domain.samples import Arm, LoadRecord, Sample
+
+BUSY_SHARE = 0.5
+"""A host whose load average exceeds its cores by more than this share is called busy."""
+
+
+class CardPeak(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a card held for an arm, in MiB."""
+
+    name: str
+    mib: float
+
+
+class ArmOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's figures over the samples that count; None where there are none.
+
+    `ttft_s` is a mean, `load_s` a median; `joules_per_token` counts all cards and all of a
+    sample's energy, prefill too. `left_out` counts samples by the rule that left them out.
+    `failure` is why the arm does not load.
+    """
+
+    arm: Arm
+    name: str
+    split: str
+    failure: str | None
+    loads: int
+    samples: int
+    left_out: dict[str, int]
+    prefill_tok_s: float | None
+    decode_tok_s: float | None
+    ttft_s: float | None
+    load_s: float | None
+    joules_per_token: float | None
+    peaks: tuple[CardPeak, ...]
+
+
+class Parting(msgspec.Struct, frozen=True, kw_only=True):
+    """The outputs of one prompt in both arms: of `compared` pairs `differ` are not the same.
+
+    `first` is the smallest index of a token (of a character where tokens are not told) at
+    which two of them part, None if all are the same.
+    """
+
+    prompt: str
+    compared: int
+    differ: int
+    first: int | None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's result so far. `effects` is empty without a second arm."""
+
+    header: RunHeader
+    taken: int
+    arms: tuple[ArmOutcome, ...]
+    effects: tuple[Effect, ...]
+    partings: tuple[Parting, ...]
+    cautions: tuple[str, ...]
+
+    def effect(self, metric: Metric) -> Effect | None:
+        """One metric's effect."""
+        return next((effect for effect in self.effects if effect.metric == metric), None)
+
+
+def outcome(run: Run, known: Mapping[Metric, LoadNoise] | None = None) -> Outcome:
+    """The result so far. `known` is what fresh loads have shown on this machine, for a resident run."""
+    header = run.header
+    arms = tuple(_arm(each, run) for each in header.arms)
+    both = header.kind == "ab"
+    effects = compare(run.samples, header.method, known) if both else ()
+    return Outcome(
+        header=header,
+        taken=len(run.samples),
+        arms=arms,
+        effects=effects,
+        partings=_partings(run) if both else (),
+        cautions=(*_cautions(run, arms, known), *run.problems),
+    )
+
+
+def _arm(header: ArmHeader, run: Run) -> ArmOutcome:
+    samples = run.of(header.arm)
+    loads = [load for load in run.loads if load.arm == header.arm]
+    good = [load for load in loads if load.error is None]
+    first = speed(samples, "ttft")
+    times = [load.load_s for load in good if load.load_s is not None]
+    return ArmOutcome(
+        arm=header.arm,
+        name=header.layout.name,
+        split=header.layout.split.label(),
+        failure=loads[-1].error if loads and loads[-1].error is not None else None,
+        loads=len(good),
+        samples=sum(1 for sample in samples if sample.left_out is None),
+        left_out=dict(Counter(sample.left_out for sample in samples if sample.left_out is not None)),
+        prefill_tok_s=speed(samples, "prefill"),
+        decode_tok_s=speed(samples, "decode"),
+        ttft_s=None if first is None else 1 / first,
+        load_s=statistics.median(times) if times else None,
+        joules_per_token=_joules_per_token(samples),
+        peaks=_peaks(samples, good),
+    )
+
+
+def _joules_per_token(samples: Sequence[Sample]) -> float | None:
+    joules, tokens = 0.0, 0
+    for sample in samples:
+        used = [card.energy_j for card in sample.conditions.cards if card.energy_j is not None]
+        if used and sample.timing is not None and sample.left_out is None:
+            joules += sum(used)
+            tokens += sample.timing.tokens
+    return joules / tokens if tokens else None
+
+
+def _peaks(samples: Sequence[Sample], loads: Sequence[LoadRecord]) -> tuple[CardPeak, ...]:
+    held: dict[str, float] = {}
+    for load in loads:
+        for memory in load.cards:
+            held[memory.name] = max(held.get(memory.name, 0.0), memory.total_mib)
+    for sample in samples:
+        for state in sample.conditions.cards:
+            if state.ours_mib is not None:
+                held[state.name] = max(held.get(state.name, 0.0), state.ours_mib)
+    return tuple(CardPeak(name=name, mib=mib) for name, mib in held.items())
+
+
+# ── outputs ───────────────────────────────────────────────────────────────────────────────
+def _partings(run: Run) -> tuple[Parting, ...]:
+    """Outputs are compared between samples that were asked the very same, which is the same salt."""
+    asked: dict[tuple[str, int], dict[Arm, Sample]] = {}
+    for sample in run.samples:
+        if sample.timing is not None:
+            asked.setdefault((sample.planned.prompt, sample.planned.salt), {})[sample.planned.arm] = sample
+    out = []
+    for prompt in run.header.prompts.prompts:
+        pairs = [arms for (name, _), arms in asked.items() if name == prompt.id and len(arms) == 2]
+        places = [place for arms in pairs if (place := first_difference(arms["A"], arms["B"])) is not None]
+        if pairs:
+            first = min(places, default=None)
+            out.append(Parting(prompt=prompt.id, compared=len(pairs), differ=len(places), first=first))
+    return tuple(out)
+
+
+def first_difference(a: Sample, b: Sample) -> int | None:
+    """The index of the first token at which two outputs part; None if they are the same."""
+    ours: Sequence[object] = a.tokens or a.text
+    theirs: Sequence[object] = b.tokens or b.text
+    for at, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one != other:
+            return at
+    return None if len(ours) == len(theirs) else min(len(ours), len(theirs))
+
+
+# ── cautions ──────────────────────────────────────────────────────────────────────────────
+def _cautions(run: Run, arms: Sequence[ArmOutcome], known: Mapping[Metric, LoadNoise] | None) -> list[str]:
+    header, out = run.header, []
+    for arm in arms:
+        if arm.failure is not None:
+            out.append(f"{arm.arm} ({arm.name}) did not load: {arm.failure}")
+        out += [f"{count} of {arm.arm}'s samples left out: {why}" for why, count in arm.left_out.items()]
+    if header.kind == "ab":
+        out += _between(header)
+        if header.method == "resident":
+            out.append("indicative: one load an arm cannot tell a better split from a luckier load")
+            if not known:
+                out.append("no fresh loads have been compared on this machine, so no speed is called faster or slower")
+    busy = [s.conditions.load_average for s in run.samples if s.conditions.load_average is not None]
+    cores = header.machine.cores
+    if busy and statistics.median(busy) > cores * (1 + BUSY_SHARE):
+        out.append(f"the host was busy: a load average of {statistics.median(busy):.1f} on {cores} cores")
+    return out
+
+
+def _between(header: RunHeader) -> list[str]:
+    """What differs between the arms beside what was to be compared."""
+    a, b = header.arm("A"), header.arm("B")
+    out = []
+    if a.model is not None and b.model is not None and a.model.header_sha256 != b.model.header_sha256:
+        out.append(f"the arms have different models: {a.layout.model} and {b.layout.model}")
+    if a.resolved is not None and b.resolved is not None:
+        if a.resolved.flash_attn != b.resolved.flash_attn:
+            on = "A" if a.resolved.flash_attn else "B"
+            out.append(f"flash attention is on in {on} alone")
+        if a.resolved.n_ctx != b.resolved.n_ctx:
+            out.append(f"n_ctx differs: {a.resolved.n_ctx} and {b.resolved.n_ctx}")
+    return out

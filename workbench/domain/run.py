@@ -1,0 +1,135 @@
+"""Runs: everything that shapes the samples of one replay or A/B."""
+
+from typing import Literal
+
+import msgspec
+
+from workbench.domain.layout import Layout
+from workbench.domain.memory import CardMemory
+from workbench.domain.prompts import PromptSet
+from workbench.domain.samples import Arm, LoadRecord, Method, Planned, Sample
+
+VERSION = 1
+RunKind = Literal["ab", "replay"]
+
+
+class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU of the machine; sizes in MiB, power in W, None where unknown."""
+
+    pci_bus_id: str
+    uuid: str | None = None
+    name: str | None = None
+    total_mib: float | None = None
+    power_limit_w: float | None = None
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run was made."""
+
+    host: str
+    cpu: str
+    cores: int
+    memory_mib: float
+    system: str
+    driver: str | None = None
+    cards: tuple[CardFacts, ...] = ()
+
+
+class Build(msgspec.Struct, frozen=True, kw_only=True):
+    """With what a run was made: versions by package, and the engine's own word on its build."""
+
+    versions: dict[str, str]
+    supports_rpc: bool | None = None
+    supports_gpu_offload: bool | None = None
+    system_info: str = ""
+
+
+class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The model of an arm: size of all parts in bytes, and the SHA-256 of the first part's header."""
+
+    path: str
+    size_bytes: int
+    header_sha256: str
+
+
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+    """What a layout came to when it was loaded, where the layout leaves it to the engine."""
+
+    n_ctx: int
+    flash_attn: bool
+    template: str
+    cards: tuple[CardMemory, ...]
+    host: CardMemory
+    model_name: str
+    arch: str
+    quantisation: str
+    n_layer: int
+    n_params: int
+
+
+class ArmHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of a run. `env` is the worker's effective environment, of the variables a layout may set.
+
+    `model` and `resolved` are None for what could not be opened or loaded yet.
+    """
+
+    arm: Arm
+    layout: Layout
+    env: dict[str, str] = {}
+    model: ModelFile | None = None
+    resolved: Resolved | None = None
+
+    @property
+    def label(self) -> str:
+        """`demo-even (layer 1:1)`."""
+        return f"{self.layout.name} ({self.layout.split.label()})"
+
+
+class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """The file `run.json`. `created` is seconds since 1970."""
+
+    version: int
+    id: str
+    created: float
+    kind: RunKind
+    method: Method
+    blocks: int
+    warm_ups: int
+    arms: tuple[ArmHeader, ...]
+    prompts: PromptSet
+    machine: Machine
+    build: Build
+    plan: tuple[Planned, ...]
+
+    def arm(self, arm: Arm) -> ArmHeader:
+        """One side. KeyError where the run has no such arm."""
+        for each in self.arms:
+            if each.arm == arm:
+                return each
+        raise KeyError(arm)
+
+    def resolved(self, arm: Arm, resolved: Resolved) -> "RunHeader":
+        """The same, with what a layout came to."""
+        arms = tuple(
+            msgspec.structs.replace(each, resolved=resolved) if each.arm == arm else each for each in self.arms
+        )
+        return msgspec.structs.replace(self, arms=arms)
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as far as it got. `problems` are lines that could not be used, for people."""
+
+    header: RunHeader
+    samples: tuple[Sample, ...] = ()
+    loads: tuple[LoadRecord, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[Planned, ...]:
+        """What is planned and not there yet."""
+        taken = {sample.planned.key for sample in self.samples}
+        return tuple(planned for planned in self.header.plan if planned.key not in taken)
+
+    def of(self, arm: Arm) -> tuple[Sample, ...]:
+        """The samples of one arm."""
+        return tuple(sample for sample in self.samples if sample.planned.arm == arm)

@@ -1,0 +1,185 @@
+"""What a run plans to measure, what it measured, and which of that counts."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from workbench.domain.conversation import Message, Sampling, StopReason
+from workbench.domain.memory import CardMemory
+from workbench.domain.prompts import Prompt, PromptSet
+from workbench.domain.timing import Timing
+
+Arm = Literal["A", "B"]
+Method = Literal["fresh", "resident"]
+ORDERS: tuple[tuple[Arm, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
+DEFAULT_MAX_TOKENS = 128
+"""The length of a reply whose prompt set leaves it open."""
+SALTS = 900_000
+"""Prompts are made unique by a number below this; warm-ups take theirs from above."""
+FOREIGN_PERCENT = 5.0
+"""A card that other processes keep busy for more than this share of the time spoils a sample."""
+SLOWED = frozenset({"hardware slowdown", "hardware thermal", "hardware power brake", "software thermal"})
+"""Throttle reasons that spoil a sample. A power cap does not: under load it is a card's ordinary state."""
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample to be taken: prompt `prompt` for the `repeat`th time, in one of a block's loads.
+
+    `slot` counts the loads of a block. `salt` makes the prompt unique; both arms use the same
+    ones, so that their outputs can be compared.
+    """
+
+    block: int
+    slot: int
+    arm: Arm
+    prompt: str
+    repeat: int
+    salt: int
+
+    @property
+    def key(self) -> str:
+        """A name of its own within the run."""
+        return f"{self.block}.{self.slot}.{self.repeat}.{self.prompt}"
+
+
+class CardState(msgspec.Struct, frozen=True, kw_only=True):
+    """One card while a sample was taken; None where nobody knows.
+
+    `throttle` lists what slowed the card down. `foreign_percent` is how long other processes
+    kept it busy, `energy_j` what it used from the request to the end of the reply.
+    """
+
+    name: str
+    sm_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttle: tuple[str, ...] | None = None
+    foreign_percent: float | None = None
+    used_mib: float | None = None
+    ours_mib: float | None = None
+    energy_j: float | None = None
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """Under what a sample was taken. `load_average` is the host's over one minute."""
+
+    cards: tuple[CardState, ...] = ()
+    load_average: float | None = None
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, tag="sample"):
+    """One planned sample, taken. `at` is seconds since 1970, `load` the worker that answered.
+
+    `left_out` is the rule that keeps it out of the figures, None for one that counts; without
+    `timing` there was no whole reply.
+    """
+
+    planned: Planned
+    load: int
+    at: float
+    split: str
+    timing: Timing | None = None
+    stop_reason: StopReason | None = None
+    text: str = ""
+    text_sha256: str = ""
+    tokens: tuple[int, ...] = ()
+    conditions: Conditions = Conditions()
+    left_out: str | None = None
+
+
+class LoadRecord(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
+    """One load of an arm, as it came out; `error` says why it did not load, `card` on which card."""
+
+    load: int
+    arm: Arm
+    block: int
+    slot: int
+    at: float
+    split: str
+    load_s: float | None = None
+    n_ctx: int | None = None
+    flash_attn: bool | None = None
+    cards: tuple[CardMemory, ...] = ()
+    host: CardMemory | None = None
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+    card: str | None = None
+    wanted_mib: float | None = None
+    free_mib: float | None = None
+
+
+def plan_ab(prompts: PromptSet, blocks: int, method: Method, offset: int) -> tuple[Planned, ...]:
+    """Blocks ABBA and BAAB in turn: of loads (fresh), or of samples prompt by prompt (resident)."""
+    return _plan(prompts, [ORDERS[block % 2] for block in range(blocks)], method, offset)
+
+
+def plan_replay(prompts: PromptSet, loads: int, offset: int) -> tuple[Planned, ...]:
+    """The set through one layout, `loads` times."""
+    return _plan(prompts, [("A",)] * loads, "fresh", offset)
+
+
+def _plan(
+    prompts: PromptSet, orders: Sequence[tuple[Arm, ...]], method: Method, offset: int
+) -> tuple[Planned, ...]:
+    sent = [(prompt.id, repeat) for prompt in prompts.prompts for repeat in range(prompt.repeat)]
+
+    def take(block: int, slot: int, at: int) -> Planned:
+        order = orders[block]
+        rank = order[:slot].count(order[slot])
+        prompt, repeat = sent[at]
+        salt = (offset + (block * 2 + rank) * len(sent) + at) % SALTS
+        return Planned(block=block, slot=slot, arm=order[slot], prompt=prompt, repeat=repeat, salt=salt)
+
+    def in_order() -> Iterator[Planned]:
+        for block, order in enumerate(orders):
+            if method == "fresh":
+                yield from (take(block, slot, at) for slot in range(len(order)) for at in range(len(sent)))
+            else:
+                yield from (take(block, slot, at) for at in range(len(sent)) for slot in range(len(order)))
+
+    return tuple(in_order())
+
+
+def fixed_sampling(prompt: Prompt, defaults: Sampling) -> Sampling:
+    """How a prompt is answered when it is measured: greedy and of fixed length.
+
+    What the prompt itself says of temperature and of the reply's end is kept, with a seed.
+    """
+    sampling = prompt.sampling(defaults)
+    return msgspec.structs.replace(
+        sampling,
+        max_tokens=sampling.max_tokens or DEFAULT_MAX_TOKENS,
+        temperature=prompt.temperature or 0.0,
+        ignore_eos=prompt.ignore_eos is not False,
+        seed=1 if sampling.seed is None else sampling.seed,
+    )
+
+
+def unique(messages: Sequence[Message], salt: int) -> tuple[Message, ...]:
+    """The messages with a number before the first, so that no cache has seen their beginning."""
+    if not messages:
+        return ()
+    first = msgspec.structs.replace(messages[0], content=f"No. {salt:06d}\n{messages[0].content}")
+    return (first, *messages[1:])
+
+
+def spoiled(conditions: Conditions) -> str | None:
+    """The rule that leaves a sample out, or None."""
+    for card in conditions.cards:
+        slowed = [reason for reason in card.throttle or () if reason in SLOWED]
+        if slowed:
+            return f"{card.name} was throttled: {', '.join(slowed)}"
+        if card.foreign_percent is not None and card.foreign_percent > FOREIGN_PERCENT:
+            return f"another process used {card.name} for {card.foreign_percent:.0f} % of the time"
+    return None
+
+
+def fits(prompt: Prompt, defaults: Sampling, n_ctx: int) -> str | None:
+    """Why a prompt of known length cannot be measured within `n_ctx`; None if it can, or nobody knows yet."""
+    made = prompt.synthetic.prompt_tokens if prompt.synthetic else 1
+    needed = prompt.depth + made + fixed_sampling(prompt, defaults).max_tokens
+    if needed <= n_ctx:
+        return None
+    least = "" if prompt.synthetic else "at least "
+    return f"needs {least}{needed} tokens with its reply, n_ctx is {n_ctx}"
