@@ -1,9 +1,9 @@
 """llama.cpp as an engine: the client of a worker."""
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -24,12 +24,14 @@ from workbench.engines.engine import (
     StateRefused,
 )
 from workbench.engines.llama import wire
-from workbench.engines.llama.process import WorkerProcess, worker_environment
+from workbench.engines.llama.process import WorkerProcess, as_line, worker_environment
 from workbench.engines.llama.vigil import Vigil
 
-CANCEL_GRACE_S = 3.0
+REPLY_GRACE_S = 3.0
 """How long a cancelled reply may take to stop before its worker is ended."""
-LOAD_CANCEL_GRACE_S = 0.4
+LOAD_GRACE_S = 0.4
+STATE_GRACE_S = 30.0
+"""The same for what moves the conversation's state about: ended halfway, the state would be lost."""
 VIGIL_S = 1.0
 """So long without an event, and the processes are looked at."""
 WORKER = "engine's process"
@@ -45,11 +47,11 @@ class LlamaEngine:
         self._worker = worker
         self._vigil = Vigil()
         self._vigil.watch(WORKER, worker.process.pid)
-        self._text: list[str] = []
+        self._state = threading.Lock()
+        self._call = 0
+        """The number of the command that was sent last; the worker counts them too."""
         self._grace_s: float | None = None
         """Seconds that a cancel leaves the running call; None when nothing runs."""
-        self._call = 0
-        self._state = threading.Lock()
         self._cancelled = False
 
     def look_at_model(self) -> ModelInfo:
@@ -74,111 +76,127 @@ class LlamaEngine:
             if isinstance(event, wire.Progress):
                 on_progress(LoadProgress(event.fraction, event.stage))
 
-        try:
-            with self._running(LOAD_CANCEL_GRACE_S):
-                return self._ask(self._command, wire.LoadDone, progress).loaded
-        except EngineDied as error:
-            if self._cancelled:
-                raise LoadCancelled("the load was cancelled") from error
-            raise
+        return self._make(self._command, progress)
 
     def chat(self, request: Request, on_text: Callable[[str], None]) -> Reply:
         """Answer; `on_text` gets the reply piece by piece. Raises PromptTooLong, EngineDied."""
-        self._text = []
+        pieces: list[str] = []
 
         def text(event: wire.Event) -> None:
             if isinstance(event, wire.Text):
-                self._text.append(event.text)
+                pieces.append(event.text)
                 on_text(event.text)
 
+        chat = wire.Chat(messages=request.messages, sampling=request.sampling, filler=request.filler)
         try:
-            with self._running(CANCEL_GRACE_S):
-                chat = wire.Chat(messages=request.messages, sampling=request.sampling, filler=request.filler)
-                done = self._ask(chat, wire.ChatDone, text)
+            done = self._ask(chat, wire.ChatDone, text, grace_s=REPLY_GRACE_S)
         except EngineDied as error:
-            error.partial = "".join(self._text)
+            error.partial = "".join(pieces)
             raise
-        reply = "".join(self._text)
+        reply = "".join(pieces)
         return Reply(text=reply, stop_reason=done.stop_reason, timing=done.timing, tokens=done.tokens)
 
     def probe(self) -> Probe | None:
         """Measure at fixed depth. Raises EngineError where the conversation cannot be set aside."""
-        with self._running(CANCEL_GRACE_S):
-            return self._ask(wire.RunProbe(), wire.ProbeDone).probe
+        return self._ask(wire.RunProbe(), wire.ProbeDone).probe
 
     def save_state(self, path: Path) -> SavedState:
         """Write the conversation's state. Raises EngineError where it cannot."""
-        with self._running(CANCEL_GRACE_S):
-            return self._ask(wire.SaveState(str(path)), wire.StateSaved).state
+        return self._ask(wire.SaveState(str(path)), wire.StateSaved).state
 
     def restore_state(self, state: SavedState) -> None:
         """Take a state over. Raises StateRefused where this context cannot hold it."""
-        with self._running(CANCEL_GRACE_S):
-            self._ask(wire.RestoreState(state), wire.StateRestored)
+        self._ask(wire.RestoreState(state), wire.StateRestored)
 
     def new_context(self, context: Context) -> Loaded:
-        """Keep the weights, make another context. Raises LoadFailed, EngineDied."""
-        with self._running(CANCEL_GRACE_S):
-            return self._ask(wire.NewContext(context), wire.LoadDone).loaded
+        """Keep the weights, make another context. Raises LoadFailed, LoadCancelled, EngineDied."""
+        return self._make(wire.NewContext(context))
 
     def cancel(self) -> None:
-        """Stop the running call: by flag, then by signal, then by force."""
+        """Stop the running call: by flag, then by signal, then by force. Returns at once."""
         with self._state:
-            if self._grace_s is None:
+            if self._grace_s is None or self._cancelled:
                 return
             self._cancelled = True
-            call, grace = self._call, self._grace_s
-        try:
-            self._worker.send(wire.Cancel())
-        except EngineDied:
-            return
-        ladder = threading.Timer(grace, self._insist, args=(call,))
+            call, grace_s = self._call, self._grace_s
+        # Threads of their own: the pipe to a worker that is stopped may be full.
+        threading.Thread(target=self._ask_to_stop, args=(call,), name="cancel", daemon=True).start()
+        ladder = threading.Timer(grace_s, self._insist, args=(call, grace_s))
         ladder.daemon = True
         ladder.start()
 
-    def _insist(self, call: int) -> None:
+    def _ask_to_stop(self, call: int) -> None:
+        with contextlib.suppress(EngineDied):
+            self._worker.send(wire.Cancel(call))
+
+    def _insist(self, call: int, grace_s: float) -> None:
         with self._state:
             still_running = self._grace_s is not None and self._call == call
         if still_running:
-            self._worker.terminate()
+            self._worker.terminate(f"the engine did not stop within {grace_s:g} s of being asked, and was ended")
 
     def close(self) -> None:
         """End the worker and its cards; memory is free when this returns."""
         self._worker.close()
 
-    @contextmanager
-    def _running(self, grace_s: float) -> Iterator[None]:
+    def _make(self, command: wire.Command, progress: Callable[[wire.Event], None] = lambda _: None) -> Loaded:
+        try:
+            return self._ask(command, wire.LoadDone, progress, grace_s=LOAD_GRACE_S).loaded
+        except EngineDied as error:
+            if self._cancelled:
+                raise LoadCancelled("the load was cancelled") from error
+            raise
+
+    def _ask(
+        self,
+        command: wire.Command,
+        closing: type[_Closing],
+        other: Callable[[wire.Event], None] = lambda _: None,
+        *,
+        grace_s: float = STATE_GRACE_S,
+    ) -> _Closing:
+        """Send a command and return its closing event; the events before it go to `other`."""
+        line = as_line(command)
         with self._state:
             self._call += 1
             self._grace_s = grace_s
             self._cancelled = False
         try:
-            yield
+            self._worker.send_line(line)
+            return self._hear(closing, other)
         finally:
             with self._state:
                 self._grace_s = None
 
-    def _ask(
-        self, command: wire.Command, closing: type[_Closing], other: Callable[[wire.Event], None] = lambda _: None
-    ) -> _Closing:
-        self._worker.send(command)
+    def _hear(self, closing: type[_Closing], other: Callable[[wire.Event], None]) -> _Closing:
+        """Read events up to the closing one, also when `other` fails: the next call begins on a quiet pipe."""
+        failure: Exception | None = None
+        while True:
+            event = self._next_event()
+            if isinstance(event, EngineDied):
+                raise event
+            if isinstance(event, closing | wire.Failed):
+                if failure is not None:
+                    raise failure
+                if isinstance(event, wire.Failed):
+                    _raise(event)
+                return event
+            if isinstance(event, wire.CardStarted):
+                self._vigil.watch(event.card.name, event.card.pid)
+            if failure is None:
+                try:
+                    other(event)
+                except Exception as error:
+                    failure = error
+                    self.cancel()
+
+    def _next_event(self) -> wire.Event | EngineDied:
         self._vigil.rest()
         while True:
             try:
-                event = self._worker.events.get(timeout=VIGIL_S)
+                return self._worker.events.get(timeout=VIGIL_S)
             except queue.Empty:
                 self._look_for_hang()
-                continue
-            self._vigil.rest()
-            if isinstance(event, closing):
-                return event
-            if isinstance(event, EngineDied):
-                raise event
-            if isinstance(event, wire.Failed):
-                _raise(event)
-            if isinstance(event, wire.CardStarted):
-                self._vigil.watch(event.card.name, event.card.pid)
-            other(event)
 
     def _look_for_hang(self) -> None:
         hung = self._vigil.verdict()

@@ -13,7 +13,7 @@ from typing import IO
 
 import msgspec
 
-from workbench.engines.engine import EngineDied
+from workbench.engines.engine import EngineDied, EngineError
 from workbench.engines.llama import wire
 
 END_GRACE_S = 2.0
@@ -51,13 +51,16 @@ class WorkerProcess:
         self._on_end = on_end
         self._closing = False
         self._sending = threading.Lock()
+        self._ended_because: str | None = None
         self.events: queue.SimpleQueue[wire.Event | EngineDied] = queue.SimpleQueue()
         self.died: EngineDied | None = None
         receive, give = os.pipe()
         try:
             with _open_log(log) as output:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "workbench.engines.llama.child.worker"],
+                    # -P: a `queue.py` in the current folder must not stand in for Python's own.
+                    [sys.executable, "-P", "-m", "workbench.engines.llama.child.worker"],
+                    bufsize=0,
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,
@@ -74,12 +77,17 @@ class WorkerProcess:
         self._reader.start()
 
     def send(self, command: wire.Command) -> None:
-        """Send a command. Raises EngineDied where the process is gone."""
+        """Send a command. Raises EngineDied where the process is gone, EngineError for half a character."""
+        self.send_line(as_line(command))
+
+    def send_line(self, line: bytes) -> None:
+        """Send a command that is a line already. Raises EngineDied where the process is gone."""
         assert self.process.stdin is not None
+        rest = memoryview(line)
         try:
             with self._sending:
-                self.process.stdin.write(wire.encode(command))
-                self.process.stdin.flush()
+                while rest:
+                    rest = rest[self.process.stdin.write(rest) :]
         except (OSError, ValueError) as error:
             self._reader.join(END_GRACE_S)
             raise self.died or EngineDied("the engine's process is gone") from error
@@ -97,6 +105,7 @@ class WorkerProcess:
                 else:
                     self.events.put(event)
         self.process.wait()
+        self._end_group()
         self.died = self._reason(failure)
         self.events.put(self.died)
         if not self._closing:
@@ -107,6 +116,8 @@ class WorkerProcess:
             return EngineDied(
                 failure.reason, card=failure.card, wanted_mib=failure.wanted_mib, free_mib=failure.free_mib
             )
+        if self._ended_because is not None:
+            return EngineDied(self._ended_because)
         code = self.process.returncode
         if code < 0:
             return EngineDied(f"the engine's process was ended by {signal.Signals(-code).name}")
@@ -122,8 +133,9 @@ class WorkerProcess:
         """Whether the process still runs."""
         return self.process.poll() is None
 
-    def terminate(self) -> None:
-        """Ask it to end by signal, and insist a second later."""
+    def terminate(self, because: str) -> None:
+        """Ask it to end by signal, and insist a second later. `because` is its cause of death."""
+        self._ended_because = because
         self.process.terminate()
         insist = threading.Timer(1.0, self.kill)
         insist.daemon = True
@@ -131,26 +143,51 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End the whole process group at once; its cards too."""
+        if self.alive:
+            self._end_group()
+
+    def _end_group(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End it by closing its stdin, or by force; all of its memory is free on return."""
         self._closing = True
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(END_GRACE_S)
+        if self._close_stdin(END_GRACE_S):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_GRACE_S)
         self.kill()
         self.process.wait()
         self._reader.join()
+        self._close_stdin(-1)
+
+    def _close_stdin(self, timeout_s: float) -> bool:
+        """Close it once nobody writes; False where someone still does, to a process that does not read."""
+        assert self.process.stdin is not None
+        if not self._sending.acquire(timeout=timeout_s):
+            return False
+        try:
+            self.process.stdin.close()
+        finally:
+            self._sending.release()
+        return True
+
+
+def as_line(command: wire.Command) -> bytes:
+    """A command as it is sent. Raises EngineError for text that is no text."""
+    try:
+        return wire.encode(command)
+    except UnicodeEncodeError:
+        raise EngineError("the text holds half a character (a lone surrogate), which no model can read") from None
 
 
 def _open_log(path: Path) -> IO[bytes]:
-    """The log, open to append; a long one is put aside first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """The log, open to append; a long one is put aside first. An engine runs without one if need be."""
     with contextlib.suppress(OSError):
-        if path.stat().st_size > LOG_LIMIT_BYTES:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > LOG_LIMIT_BYTES:
             path.replace(path.with_name(path.name + ".1"))
-    return path.open("ab")
+    try:
+        return path.open("ab")
+    except OSError:
+        return open(os.devnull, "ab")

@@ -72,7 +72,12 @@ class NewContext(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Stop what runs. Read by the worker's reader thread, out of turn."""
+    """Stop command number `call` of this worker, counted from 1; a late one stops no other.
+
+    Read by the worker's reader thread, out of turn.
+    """
+
+    call: int
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag=True):

@@ -4,6 +4,7 @@ ggml is reached through llama_cpp's own handle: a second copy loaded by path wou
 empty registry of devices.
 """
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Callable, Iterable
@@ -78,7 +79,8 @@ class LibraryLog:
         if level != CONTINUED_LEVEL:
             self._debug = level == DEBUG_LEVEL
         if not self._debug:
-            os.write(2, text)
+            with contextlib.suppress(OSError):  # a full disk
+                os.write(2, text)
         self._line = self._line + text if level == CONTINUED_LEVEL else text
         if self._line.endswith(b"\n"):
             line = self._line.decode("utf-8", "replace").strip()

@@ -21,6 +21,7 @@ from workbench.engines.engine import EngineError, Loaded, LoadFailed, PromptTooL
 from workbench.engines.llama import wire
 from workbench.engines.llama.child import native
 from workbench.engines.llama.child.cards import VirtualCards
+from workbench.engines.llama.child.forecast import Simulator
 from workbench.engines.llama.child.header import HeaderError, read_header
 from workbench.engines.llama.child.model import Model
 from workbench.engines.llama.child.talk import Talk
@@ -84,6 +85,7 @@ class Worker:
         self._log = native.LibraryLog()
         self._cards = VirtualCards(self._card_died, lambda card: self._events.send(wire.CardStarted(card)))
         self._model = Model(self._log, self._cards, self._abort)
+        self._simulator = Simulator(self._log)
         self._talk: Talk | None = None
         self._commands: queue.SimpleQueue[tuple[float, wire.Command]] = queue.SimpleQueue()
         self._dying = threading.Lock()
@@ -109,14 +111,20 @@ class Worker:
                 self._die(wire.Failed(kind="died", reason=f"the worker failed: {error!r}; its log has the details"))
 
     def _read(self) -> None:
-        for line in sys.stdin.buffer:
-            command = wire.decode_command(line)
-            if isinstance(command, wire.Cancel):
-                self._abort.set()
-            else:
-                self._abort.clear()
-                self._commands.put((time.monotonic(), command))
-        self._end(0)
+        received = to_cancel = 0
+        try:
+            for line in sys.stdin.buffer:
+                command = wire.decode_command(line)
+                if isinstance(command, wire.Cancel):
+                    to_cancel = command.call
+                else:
+                    received += 1
+                    self._abort.clear()
+                    self._commands.put((time.monotonic(), command))
+                if to_cancel == received:
+                    self._abort.set()
+        finally:
+            self._end(0)
 
     def _run(self, arrived: float, command: wire.Command) -> None:
         try:
@@ -158,6 +166,8 @@ class Worker:
                 return wire.Devices(tuple(_describe(device) for device in native.devices()))
             case wire.Inspect(path):
                 return _inspect(path)
+            case wire.Simulate():
+                return self._simulator.answer(command)
             case wire.Cancel():
                 raise AssertionError("the reader takes cancels")
 
@@ -183,8 +193,8 @@ class Worker:
         self._die(wire.Failed(kind="died", reason=f"llama.cpp gave up: {message}", card=card, wanted_mib=wanted))
 
     def _die(self, failure: wire.Failed) -> None:
-        if self._dying.acquire(blocking=False):
-            self._events.send_now(failure)
+        self._dying.acquire()  # for good: the first to know says why, the others wait for the end
+        self._events.send_now(failure)
         self._end(1)
 
     def _end(self, code: int) -> None:
