@@ -101,10 +101,14 @@ def both(layout: Layout) -> Iterator[tuple[LlamaEngine, Bare]]:
             engine.close()
 
 
+def unheard(text: str) -> None:
+    """Text that nobody reads."""
+
+
 def worker_rate(engine: LlamaEngine, tokens: int, salt: int) -> tuple[float, float]:
     """Decode tokens per second, and the share of that time that went to text and events."""
     sampling = Sampling(temperature=0, max_tokens=tokens + 1, ignore_eos=True)
-    reply = engine.chat(Request(messages=(Message("user", f"{salt}: Tell me of rivers."),), sampling=sampling), str)
+    reply = engine.chat(Request(messages=(Message("user", f"{salt}: Tell me of rivers."),), sampling=sampling), unheard)
     rate = reply.timing.decode_tok_s
     assert rate is not None
     return rate, reply.timing.io_s / reply.timing.decode_s
