@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from workbench.domain.conversation import Message, Sampling, StopReason
+from workbench.domain.forecast import ForecastSource
 from workbench.domain.layout import Context
+from workbench.domain.memory import CardMemory
 from workbench.domain.split import Split
 from workbench.domain.timing import Probe, Timing
 from workbench.engines.engine import CardProcess, Filler, Loaded, ModelInfo, SavedState
@@ -90,7 +92,19 @@ class Inspect(msgspec.Struct, frozen=True, tag=True):
     path: str
 
 
-Command = Load | Chat | RunProbe | SaveState | RestoreState | NewContext | Cancel | ListDevices | Inspect
+class Simulate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Work out what `load` would take, on stand-ins for its virtual and remote cards.
+
+    With `room_mib`, what each card (and last the host) could give, the answer also has limits.
+    `by_header` asks the second source.
+    """
+
+    load: Load
+    room_mib: tuple[float | None, ...] | None = None
+    by_header: bool = False
+
+
+Command = Load | Chat | RunProbe | SaveState | RestoreState | NewContext | Cancel | ListDevices | Inspect | Simulate
 
 
 # ── events ────────────────────────────────────────────────────────────────────────────────
@@ -177,6 +191,21 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: str | None = None
 
 
+class Simulated(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What the load would take. `n_ctx` is rounded up as llama.cpp does.
+
+    With limits: `max_n_ctx`, the largest that fits the room, 0 if none does, and the memory
+    with a q8_0 cache, None where the model refuses it.
+    """
+
+    source: ForecastSource
+    cards: tuple[CardMemory, ...]
+    host: CardMemory
+    n_ctx: int
+    max_n_ctx: int | None = None
+    q8_cards: tuple[CardMemory, ...] | None = None
+
+
 ErrorKind = Literal["load_failed", "cancelled", "prompt_too_long", "state_refused", "error", "died"]
 
 
@@ -205,6 +234,7 @@ Event = (
     | StateRestored
     | Devices
     | Inspected
+    | Simulated
     | Failed
 )
 

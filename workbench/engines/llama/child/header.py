@@ -1,9 +1,12 @@
 """A model's own description, read from its GGUF header by ggml's reader."""
 
 import ctypes
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 from gguf import LlamaFileType
 
 from workbench.engines.engine import ModelInfo
@@ -32,12 +35,24 @@ ggml.gguf_get_n_tensors.restype = ctypes.c_int64
 ggml.gguf_get_n_tensors.argtypes = [ctypes.c_void_p]
 ggml.gguf_get_tensor_ne.restype = ctypes.POINTER(ctypes.c_int64)
 ggml.gguf_get_tensor_ne.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+ggml.gguf_get_tensor_name.restype = ctypes.c_char_p
+ggml.gguf_get_tensor_name.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+ggml.gguf_get_tensor_type.argtypes = [ctypes.c_void_p, ctypes.c_int64]
 ggml.gguf_get_tensor_size.restype = ctypes.c_size_t
 ggml.gguf_get_tensor_size.argtypes = [ctypes.c_void_p, ctypes.c_int64]
 ggml.gguf_get_tensor_offset.restype = ctypes.c_size_t
 ggml.gguf_get_tensor_offset.argtypes = [ctypes.c_void_p, ctypes.c_int64]
 ggml.gguf_get_data_offset.restype = ctypes.c_size_t
 ggml.gguf_get_data_offset.argtypes = [ctypes.c_void_p]
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """A tensor as the header lists it: its elements by axis, ggml's number for its type, its bytes."""
+
+    name: str
+    shape: tuple[int, int, int, int]
+    type: int
+    size: int
 
 
 class HeaderError(Exception):
@@ -77,13 +92,16 @@ class GgufHeader:
         value: bytes = ggml.gguf_get_val_str(self._handle, at)
         return value.decode("utf-8", "replace")
 
-    def n_elements(self) -> int:
-        """Elements of all tensors in this file."""
-        total = 0
+    def tensors(self) -> Iterator[Tensor]:
+        """The tensors in this file."""
         for i in range(ggml.gguf_get_n_tensors(self._handle)):
             ne = ggml.gguf_get_tensor_ne(self._handle, i)
-            total += ne[0] * ne[1] * ne[2] * ne[3]
-        return total
+            yield Tensor(
+                name=ggml.gguf_get_tensor_name(self._handle, i).decode("utf-8", "replace"),
+                shape=(ne[0], ne[1], ne[2], ne[3]),
+                type=ggml.gguf_get_tensor_type(self._handle, i),
+                size=ggml.gguf_get_tensor_size(self._handle, i),
+            )
 
     def bytes_promised(self) -> int:
         """How long the file must be to hold every tensor it lists."""
@@ -116,7 +134,7 @@ def read_header(path: Path) -> ModelInfo:
                 raise HeaderError(
                     f"{part} is truncated: it has {length} bytes, its header promises {promised}; download it again"
                 )
-            n_params += header.n_elements()
+            n_params += sum(math.prod(tensor.shape) for tensor in header.tensors())
             size += length
     with GgufHeader(path) as header:
         arch = header.text("general.architecture")

@@ -11,6 +11,7 @@ Kind = Literal["weights", "kv", "compute"]
 
 _ASSIGNED = re.compile(r"layer\s+(\d+) assigned to device (\S+?),")
 _BUFFER = re.compile(r"(?:^|\s)(\S+)\s+(model|KV|RS|output|compute|DSV4 \S+ state) buffer size =\s+([\d.]+) MiB")
+_CACHE = re.compile(r"^llama_\w+: size =\s+([\d.]+) MiB \(")
 _KINDS: dict[str, Kind] = {"model": "weights", "KV": "kv", "RS": "kv", "output": "compute", "compute": "compute"}
 _REFUSED = (
     re.compile(r"failed to allocate (\S+) buffer of size (\d+)"),
@@ -31,7 +32,8 @@ class Refusal:
 class LoadLog:
     """Collects from log lines; hand `read` to `LibraryLog.listen`.
 
-    `buffers` holds (name as logged, kind, MiB) in order. `on_kv` is called when the KV cache
+    `buffers` holds (name as logged, kind, MiB) in order, `cache_mib` the size of all caches
+    together, of a simulation too. `on_kv` is called when the KV cache
     stands and the compute buffers do not yet; `kv_done_ns` is when that was (monotonic).
     """
 
@@ -48,6 +50,7 @@ class LoadLog:
     def start_context(self) -> None:
         """Forget all but the weights: a context is made."""
         self.buffers = [buffer for buffer in self.buffers if buffer[1] == "weights"]
+        self.cache_mib = 0.0
         self.errors: list[str] = []
         self.refusal: Refusal | None = None
         self.flash_attn = False
@@ -59,6 +62,8 @@ class LoadLog:
             self.places[int(match[1])] = match[2]
         elif match := _BUFFER.search(line):
             self._buffer(match[1], match[2], float(match[3]))
+        elif match := _CACHE.search(line):
+            self.cache_mib += float(match[1])
         elif match := _FLASH.search(line):
             self.flash_attn = "enabled" in match.groups()
         elif match := _REFUSED[0].search(line):
