@@ -14,7 +14,11 @@ from workbench.lab.kit import RealKit
 def print_demo() -> None:
     """Demonstrate on stdout."""
     printer = Printer(quiet=False, out=sys.stdout, err=sys.stderr)
-    done = demonstrate(RealKit(), printer, lambda step: click.echo(f"\n{step}"))
+    kit = RealKit()
+    try:
+        done = demonstrate(kit, printer, lambda step: click.echo(f"\n{step}"))
+    finally:
+        kit.close()
     click.echo(f"\n\n{comparison(done)}\none load each: no verdict")
 
 

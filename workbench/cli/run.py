@@ -80,7 +80,7 @@ def run_prompt(name: str, prompt: str, sampling: Sampling, *, as_json: bool) -> 
     path = find_layout(name)
     layout = read_layout(path)
     printer = Printer(quiet=as_json, out=sys.stdout, err=sys.stderr)
-    session = Session(RealKit(), printer)
+    session = Session(RealKit(spare=False), printer)
     printer.stop = session.cancel
     try:
         loading, turning = session.load(layout), session.send(prompt, sampling)

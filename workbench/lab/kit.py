@@ -46,13 +46,16 @@ class Kit(Protocol):
 
 
 class RealKit:
-    """Engines as layouts name them, with a spare worker that stands by: imported, no card touched."""
+    """Engines as layouts name them, with a spare worker that stands by: imported, no card touched.
 
-    def __init__(self) -> None:
+    Without `spare` there is none, for whoever loads once.
+    """
+
+    def __init__(self, *, spare: bool = True) -> None:
         self._cards: dict[tuple[tuple[str, str | None], ...], Sequence[Card]] = {}
         self._spare: WorkerProcess | None = None
         self._lock = threading.Lock()
-        self._closed = False
+        self._keeps_spare = spare
 
     def open_engine(self, layout: Layout, on_death: OnDeath, beside: int = 0) -> Engine:
         """See `Kit`. Raises LoadFailed, ModelError, EngineDied."""
@@ -96,7 +99,7 @@ class RealKit:
     def close(self) -> None:
         """End the spare."""
         with self._lock:
-            self._closed = True
+            self._keeps_spare = False
             spare, self._spare = self._spare, None
         if spare is not None:
             spare.close()
@@ -113,5 +116,5 @@ class RealKit:
 
     def _stand_by(self, environment: dict[str, str]) -> None:
         with self._lock:
-            if self._spare is None and not self._closed:
+            if self._spare is None and self._keeps_spare:
                 self._spare = WorkerProcess(environment, places().engine_log, lambda error: None)
