@@ -25,6 +25,9 @@ class FakeGpu:
         self.limit_mw = 700_000
         self.celsius = 48
         self.clock_mhz = 1980
+        self.throttle = 0
+        self.energy_mj = 0
+        self.busy: dict[int, int] = {}
         self.processes: dict[int, int | None] = {}
         self.errors: dict[str, int] = {}
 
@@ -118,6 +121,34 @@ class FakeNvmlLib:
 
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: Any, clock: Any) -> int:
         return self._give("nvmlDeviceGetClockInfo", handle, lambda gpu: setattr(clock._obj, "value", gpu.clock_mhz))
+
+    def nvmlSystemGetDriverVersion(self, text: Any, size: Any) -> int:
+        text.value = b"580.95.05"
+        return 0
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, reasons: Any) -> int:
+        name = "nvmlDeviceGetCurrentClocksThrottleReasons"
+        return self._give(name, handle, lambda gpu: setattr(reasons._obj, "value", gpu.throttle))
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, energy: Any) -> int:
+        return self._give(
+            "nvmlDeviceGetTotalEnergyConsumption", handle, lambda gpu: setattr(energy._obj, "value", gpu.energy_mj)
+        )
+
+    def nvmlDeviceGetProcessUtilization(self, handle: Any, used: Any, count: Any, since: Any) -> int:
+        gpu = self._gpu(handle)
+        code = gpu.errors.get("nvmlDeviceGetProcessUtilization", gpu.errors.get("*", 0))
+        if code == 0 and not gpu.busy:
+            code = int(pynvml.NVML_ERROR_NOT_FOUND)
+        if code != 0:
+            return code
+        if used is None:
+            count._obj.value = len(gpu.busy)
+            return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+        for place, (pid, percent) in enumerate(gpu.busy.items()):
+            used[place].pid = pid
+            used[place].smUtil = percent
+        return 0
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, processes: Any) -> int:
         gpu = self._gpu(handle)

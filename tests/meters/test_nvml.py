@@ -24,8 +24,30 @@ def test_a_card_is_found_by_the_short_spelling_of_its_bus_id(plug: Plug) -> None
     gpu.processes = {77: 29000, 78: 500}
     assert nvml.sample("CUDA0", SHORT_ID, {77}) == CardSample(
         name="CUDA0", total_mib=143771, used_mib=30000, reserved_mib=615, ours_mib=29000, utilisation=52,
-        power_w=432, power_limit_w=700, temperature_c=48, sm_clock_mhz=1980,
+        power_w=432, power_limit_w=700, temperature_c=48, sm_clock_mhz=1980, throttle=(),
     )  # fmt: skip
+
+
+def test_what_slows_a_card_is_named_and_idling_is_not(plug: Plug) -> None:
+    gpu = FakeGpu(LONG_ID)
+    nvml, _ = opened(plug, gpu)
+    assert nvml.driver == "580.95.05"
+    gpu.throttle = 0x1 | 0x4 | 0x40
+    assert nvml.sample("CUDA0", SHORT_ID).throttle == ("power cap", "hardware thermal")
+    gpu.errors["nvmlDeviceGetCurrentClocksThrottleReasons"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert nvml.sample("CUDA0", SHORT_ID).throttle is None
+
+
+def test_energy_and_the_work_of_others(plug: Plug) -> None:
+    gpu = FakeGpu(LONG_ID)
+    nvml, _ = opened(plug, gpu)
+    gpu.energy_mj = 7_500
+    assert nvml.energy_j(SHORT_ID) == 7.5
+    assert nvml.energy_j("0000:99:00.0") is None
+    assert nvml.foreign_percent(SHORT_ID, {77}, 0) is None
+    gpu.busy = {77: 90, 5: 20, 6: 4}
+    assert nvml.foreign_percent(SHORT_ID, {77}, 0) == 24
+    assert nvml.foreign_percent(SHORT_ID, {78}, 0) is None
 
 
 def test_free_memory_leaves_out_what_the_driver_reserves(plug: Plug) -> None:

@@ -15,6 +15,17 @@ from workbench.meters.sample import CardSample
 
 _MIB = 2**20
 _NOT_AVAILABLE = 2**64 - 1
+_THROTTLE = {
+    0x2: "clocks set by hand",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "hardware power brake",
+    0x100: "display clocks",
+}
+"""NVML's reasons for a lower clock; that a card is idle is none."""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +38,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Nvml:
-    """An open NVML. Without a driver it has no cards, and `missing` says why."""
+    """An open NVML. Without a driver it has no cards, and `missing` says why. `driver` is its version."""
 
     def __init__(self) -> None:
         import pynvml
@@ -38,12 +49,15 @@ class Nvml:
         self._lost: set[tuple[int, int, int]] = set()
         self.gpus: tuple[Gpu, ...] = ()
         self.missing: str | None = None
+        self.driver: str | None = None
         try:
             pynvml.nvmlInit()
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             self.missing = _reason(error)
             return
+        with contextlib.suppress(pynvml.NVMLError):
+            self.driver = _text(pynvml.nvmlSystemGetDriverVersion())
         self.gpus = tuple(gpu for index in range(count) if (gpu := self._open(index)) is not None)
 
     def sample(self, name: str, pci_bus_id: str, pids: Collection[int] = ()) -> CardSample:
@@ -62,6 +76,7 @@ class Nvml:
             key, "temperature", lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
         )
         clock = self._ask(key, "clock", lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+        reasons = self._ask(key, "throttle", lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         ours = self._ours(key, pids)
         if key in self._lost:
             return CardSample(name=name, lost=True)
@@ -76,7 +91,32 @@ class Nvml:
             power_limit_w=None if limit is None else limit / 1000,
             temperature_c=None if celsius is None else float(celsius),
             sm_clock_mhz=None if clock is None else float(clock),
+            throttle=None if reasons is None else tuple(why for bit, why in _THROTTLE.items() if reasons & bit),
         )
+
+    def energy_j(self, pci_bus_id: str) -> float | None:
+        """Joules that the card has used since the driver started. Takes milliseconds."""
+        key = pci_key(pci_bus_id)
+        if key is None or key not in self._handles:
+            return None
+        handle = self._handles[key]
+        used = self._ask(key, "energy", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        return None if used is None else used / 1000
+
+    def foreign_percent(self, pci_bus_id: str, pids: Collection[int], since_us: int) -> float | None:
+        """How long processes other than `pids` kept the card busy, 0 … 100, since a time (µs, wall clock).
+
+        None where the driver does not list `pids` either, as in a container. Takes milliseconds.
+        """
+        key = pci_key(pci_bus_id)
+        if key is None or key not in self._handles:
+            return None
+        handle = self._handles[key]
+        found = self._ask(key, "others", lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since_us))
+        busy = {used.pid: float(used.smUtil) for used in found or ()}
+        if not busy.keys() & set(pids):
+            return None
+        return min(100.0, sum(percent for pid, percent in busy.items() if pid not in pids))
 
     def close(self) -> None:
         """Let go of the driver."""

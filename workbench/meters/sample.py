@@ -4,7 +4,7 @@ import msgspec
 
 
 class CardSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One card. Sizes in MiB, power in W, temperature in °C, clock in MHz.
+    """One card. Sizes in MiB, power in W, temperature in °C, clock in MHz; `throttle` says why it is slowed.
 
     `used_mib` leaves out `reserved_mib`, what the driver keeps for itself; `ours_mib` is what
     our own processes hold there. `utilisation` is 0 … 100: of a GPU the time in which a kernel
@@ -23,6 +23,7 @@ class CardSample(msgspec.Struct, frozen=True, kw_only=True):
     power_limit_w: float | None = None
     temperature_c: float | None = None
     sm_clock_mhz: float | None = None
+    throttle: tuple[str, ...] | None = None
 
     @property
     def free_mib(self) -> float | None:
