@@ -47,6 +47,11 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         return self.state / "journals"
 
     @property
+    def runs(self) -> Path:
+        """Where runs are kept, a folder each."""
+        return self.data / "runs"
+
+    @property
     def engine_log(self) -> Path:
         """The file that the libraries of all workers print to."""
         return self.log / "engine.log"
