@@ -116,6 +116,7 @@ def test_exit_codes(error: BaseException, code: Code, own_home: Path) -> None:
 
 
 def test_an_engine_error_names_card_and_sizes_once() -> None:
-    error = EngineError("out of memory", card="CUDA1", wanted_mib=2048, free_mib=640)
-    assert describe(error) == "out of memory, on CUDA1 (2.0 GiB wanted, 640 MiB free)"
+    error = EngineError("out of memory", card="CUDA1", wanted_mib=2048, free_mib=-1)
+    assert describe(error) == "CUDA1: out of memory (2.0 GiB wanted, 0 MiB free)"
     assert describe(EngineError("CUDA1 is full", card="CUDA1")) == "CUDA1 is full"
+    assert describe(EngineError("40.0 GiB is too much", wanted_mib=40960)) == "40.0 GiB is too much"

@@ -3,11 +3,15 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from workbench import __version__
 from workbench.cli.failures import Code, CommandFailed, explain
+
+if TYPE_CHECKING:
+    from workbench.domain.split import SplitMode
 
 TARGET = "[LAYOUT | MODEL.gguf | FOLDER]"
 
@@ -109,6 +113,25 @@ def run(
         seed=seed,
     )
     run_prompt(layout, text, sampling, as_json=as_json)
+
+
+@commands.command()
+@click.argument("layout")
+@click.option("--tensor-split", metavar="3,1", help="Other proportions, or auto.")
+@click.option("--split-mode", type=click.Choice(["none", "layer", "tensor", "row"]), help="Another mode.")
+@click.option("--n-ctx", metavar="N", type=click.IntRange(min=0), help="Another context size.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def forecast(
+    layout: str, tensor_split: str | None, split_mode: "SplitMode | None", n_ctx: int | None, as_json: bool
+) -> None:
+    """Tell what LAYOUT would take on each card, without loading it.
+
+    Weights, KV and compute by card against what is free, whether it fits, and the largest
+    context that would.
+    """
+    from workbench.cli.forecast import print_forecast
+
+    print_forecast(layout, tensor_split, split_mode, n_ctx, as_json=as_json)
 
 
 @commands.command()

@@ -72,11 +72,12 @@ def describe(error: EngineError) -> str:
 
 
 def with_sizes(reason: str, card: str | None, wanted_mib: float | None, free_mib: float | None) -> str:
-    """A reason, the card if the reason does not name it, and what was wanted of it and free there."""
-    text = reason if card is None or card in reason else f"{reason}, on {card}"
+    """A reason, with its card, what was wanted of it and what was free there, unless it says so itself."""
+    text = reason if card is None or card in reason else f"{card}: {reason}"
     named = ((wanted_mib, "wanted"), (free_mib, "free"))
-    sizes = [f"{format_mib(max(0.0, size))} {word}" for size, word in named if size is not None]
-    return f"{text} ({', '.join(sizes)})" if sizes else text
+    sizes = [(format_mib(max(0.0, size)), word) for size, word in named if size is not None]
+    unsaid = [f"{size} {word}" for size, word in sizes if size not in reason]
+    return f"{text} ({', '.join(unsaid)})" if unsaid else text
 
 
 def _help_for(ctx: click.Context | None) -> str:

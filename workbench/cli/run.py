@@ -87,7 +87,7 @@ def run_prompt(name: str, prompt: str, sampling: Sampling, *, as_json: bool) -> 
         loaded = finish(loading, session.cancel)
         turn = finish(turning, session.cancel)
     except LoadFailed as error:
-        raise _failed_load(path, error) from error
+        raise failed_load(path, error) from error
     except ModelError as error:
         raise DocumentError.at(path, error.key, error.message) from error
     finally:
@@ -117,7 +117,7 @@ def finish(future: Future[_Result], cancel: Callable[[], None]) -> _Result:
         raise KeyboardInterrupt from None
 
 
-def _failed_load(path: Path, error: LoadFailed) -> Exception:
+def failed_load(path: Path, error: LoadFailed) -> Exception:
     """The failure with the line of the layout that is to blame, where one is."""
     if error.key is None:
         return error
