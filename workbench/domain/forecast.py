@@ -205,13 +205,13 @@ def shares_by_room(
 
 
 def resolve_auto(
-    split: Split, n_layer: int, whole: CardMemory, rooms: Sequence[Room], *, cut_whole_mib: float = 0.0
+    split: Split, n_layer: int, whole: CardMemory, rooms: Sequence[Room], *, copied_mib: float = 0.0
 ) -> Split:
     """An automatic split as explicit counts (shares in mode tensor and row).
 
     `whole` is what the layers on cards would take on a single card. One card takes them all
     if they fit there, but in mode tensor, which is asked for to use all cards. Otherwise whole
-    layers by what is free beyond the compute buffer; `cut_whole_mib` is what tensor mode copies
+    layers by what is free beyond the compute buffer; `copied_mib` is what tensor mode copies
     to every card.
     """
     if split.split_mode == "none" or split.layers is not None or split.tensor_split != "auto" or not rooms:
@@ -221,12 +221,22 @@ def resolve_auto(
     if single is not None:
         counts = tuple(on_cards if card == single else 0 for card in range(len(rooms)))
     else:
-        layer_mib = (whole.weights_mib + whole.kv_mib - cut_whole_mib) / max(1, on_cards)
-        fixed = [whole.compute_mib + cut_whole_mib] * len(rooms)
+        layer_mib = (whole.weights_mib + whole.kv_mib - copied_mib) / max(1, on_cards)
+        fixed = [whole.compute_mib + copied_mib] * len(rooms)
         counts = shares_by_room(on_cards, layer_mib, fixed, rooms)
     if split.split_mode == "layer":
         return msgspec.structs.replace(split, tensor_split="auto", layers=counts, n_gpu_layers="all")
     return msgspec.structs.replace(split, tensor_split=tuple(float(count) for count in counts))
+
+
+def relieve(counts: Sequence[int], held: Sequence[CardMemory], rooms: Sequence[Room]) -> tuple[int, ...] | None:
+    """One layer moved from the card that misses most to the one with most to spare; None if that helps nobody."""
+    spare = [(room.free_mib or 0.0) - room.other_mib - card.total_mib for card, room in zip(held, rooms, strict=True)]
+    short, roomy = spare.index(min(spare)), spare.index(max(spare))
+    layer_mib = (held[short].weights_mib + held[short].kv_mib) / counts[short] if counts[short] else 0.0
+    if spare[short] >= 0 or not counts[short] or spare[roomy] < layer_mib:
+        return None
+    return tuple(count - (card == short) + (card == roomy) for card, count in enumerate(counts))
 
 
 def _usable(room: Room, fixed_mib: float) -> float:
