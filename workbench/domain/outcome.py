@@ -184,9 +184,10 @@ def _between(header: RunHeader) -> list[str]:
     """What differs between the arms beside what was to be compared."""
     a, b = header.arm("A"), header.arm("B")
     out = []
-    if a.model is not None and b.model is not None and a.model.header_sha256 != b.model.header_sha256:
-        out.append(f"the arms have different models: {a.layout.model} and {b.layout.model}")
     if a.resolved is not None and b.resolved is not None:
+        ours, theirs = a.resolved.model, b.resolved.model
+        if (ours.header_sha256, ours.size_bytes) != (theirs.header_sha256, theirs.size_bytes):
+            out.append(f"the arms have different models: {ours.path} and {theirs.path}")
         if a.resolved.flash_attn != b.resolved.flash_attn:
             on = "A" if a.resolved.flash_attn else "B"
             out.append(f"flash attention is on in {on} alone")

@@ -58,6 +58,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     n_ctx: int
     flash_attn: bool
     template: str
+    model: ModelFile
     cards: tuple[CardMemory, ...]
     host: CardMemory
     model_name: str
@@ -70,13 +71,12 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 class ArmHeader(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a run. `env` is the worker's effective environment, of the variables a layout may set.
 
-    `model` and `resolved` are None for what could not be opened or loaded yet.
+    `resolved` is None until it was loaded.
     """
 
     arm: Arm
     layout: Layout
     env: dict[str, str] = {}
-    model: ModelFile | None = None
     resolved: Resolved | None = None
 
     @property

@@ -13,7 +13,10 @@ from workbench.domain.timing import Probe, Timing
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as its own header describes it. `n_layer` counts the blocks, without the output."""
+    """A model as its own header describes it. `n_layer` counts the blocks, without the output.
+
+    `header_bytes` is how long the header of the first part is, 0 if unknown.
+    """
 
     path: str
     name: str
@@ -23,6 +26,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_ctx_train: int
     n_params: int
     size_mib: float
+    header_bytes: int = 0
 
 
 class CardProcess(msgspec.Struct, frozen=True):
@@ -94,12 +98,16 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a conversation in a file: what the context holds, as tokens and as text."""
+    """The state of a conversation in a file: what the context holds, as tokens and as text.
+
+    Each of `marks` is a (characters, tokens) pair: so much of `text` is so many of `tokens`.
+    """
 
     path: str
     size: int
     tokens: tuple[int, ...]
     text: str
+    marks: tuple[tuple[int, int], ...] = ()
 
 
 class EngineError(Exception):

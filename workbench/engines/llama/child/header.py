@@ -103,13 +103,17 @@ class GgufHeader:
                 size=ggml.gguf_get_tensor_size(self._handle, i),
             )
 
+    def length(self) -> int:
+        """Bytes of the header: where the tensors' data begins."""
+        return int(ggml.gguf_get_data_offset(self._handle))
+
     def bytes_promised(self) -> int:
         """How long the file must be to hold every tensor it lists."""
         end = 0
         for i in range(ggml.gguf_get_n_tensors(self._handle)):
             offset = ggml.gguf_get_tensor_offset(self._handle, i)
             end = max(end, offset + ggml.gguf_get_tensor_size(self._handle, i))
-        return int(ggml.gguf_get_data_offset(self._handle)) + end
+        return self.length() + end
 
 
 def parts(path: Path) -> list[Path]:
@@ -154,4 +158,5 @@ def read_header(path: Path) -> ModelInfo:
             n_ctx_train=header.number(f"{arch}.context_length"),
             n_params=n_params,
             size_mib=size / MIB,
+            header_bytes=header.length(),
         )
