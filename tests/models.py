@@ -20,7 +20,8 @@ Matrix = npt.NDArray[np.float32]
 
 
 def write_reciter(
-    path: Path, text: str | Sequence[str | bytes], *, after: str = ":", words: Sequence[str] = (), loop: bool = False
+    path: Path, text: str | Sequence[str | bytes], *, after: str = ":", words: Sequence[str] = (), loop: bool = False,
+    template: str | None = TEMPLATE,
 ) -> Path:
     """A model that says `text` after a prompt that ends with `after`, a byte a token, then ends (or begins anew).
 
@@ -34,7 +35,8 @@ def write_reciter(
     follows = np.zeros((_n_vocab(words), WIDTH), np.float32)
     for token, following in zip(path_of, [*tokens, tokens[0] if loop else EOS], strict=True):
         follows[following, token] = 1.0
-    return write_model(path, words=words, embedding=np.eye(_n_vocab(words), WIDTH, dtype=np.float32), output=follows)
+    embedding = np.eye(_n_vocab(words), WIDTH, dtype=np.float32)
+    return write_model(path, words=words, embedding=embedding, output=follows, template=template)
 
 
 def write_model(

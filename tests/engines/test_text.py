@@ -1,5 +1,8 @@
 """Bytes of tokens into text, the library's log into figures, lines into messages."""
 
+import contextlib
+import itertools
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -14,7 +17,7 @@ from workbench.engines.llama.child.tokens import TextStream
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
     edges = [0, *sorted(min(edge, len(data)) for edge in at), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
 @given(st.text(), st.lists(st.integers(0, 200)))
@@ -125,7 +128,5 @@ def test_a_message_is_one_line_and_comes_back_as_it_was(message: wire.Command | 
 @given(st.one_of(st.binary(max_size=80), st.sampled_from(MESSAGES).map(wire.encode)), st.integers(0, 200))
 def test_a_line_that_is_cut_or_foreign_is_refused_and_nothing_else(line: bytes, end: int) -> None:
     for decode in (wire.decode_event, wire.decode_command):
-        try:
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
             decode(line[:end])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            pass

@@ -7,6 +7,7 @@ import psutil
 
 from workbench.domain.card import Card, CardKind, format_mib, parse_mib, pci_key
 from workbench.domain.layout import Layout
+from workbench.domain.rules import check_layout
 from workbench.domain.split import Virtual
 from workbench.engines.engine import LoadFailed
 from workbench.engines.llama.wire import Load, WireCard
@@ -27,6 +28,7 @@ def plan_load(layout: Layout, model_path: str, cards: Callable[[], Sequence[Card
         used = tuple(_local(card) for card in cards() if card.kind is not CardKind.CPU)
     else:
         used = _named_cards(wanted, cards)
+    _check(layout, used)
     live = beside + sum(1 for card in used if card.virtual_mib is not None)
     return Load(
         model_path=model_path,
@@ -35,6 +37,25 @@ def plan_load(layout: Layout, model_path: str, cards: Callable[[], Sequence[Card
         context=layout.context,
         card_threads=max(1, cores() // max(1, live)),
     )
+
+
+def _check(layout: Layout, used: Sequence[WireCard]) -> None:
+    """Hold the layout against the cards it will have; a document was held against its own rules alone."""
+    split = layout.split
+    if not used and split.cards is None and (split.layers or not isinstance(split.tensor_split, str)):
+        raise LoadFailed(
+            "there is no GPU here to split over; write cards: {virtual: [600MiB, 600MiB]}, or leave the shares out to "
+            "run on the CPU (`workbench cards` lists what there is)",
+            key="split.cards",
+        )
+    for key, message in check_layout(layout, len(used) or None):
+        raise LoadFailed(f"{key.rpartition('.')[2]} {message}", key=key)
+    unable = [card.name for card in used if card.endpoint or card.virtual_mib or card.name.startswith("CUDA")]
+    if split.split_mode == "row" and unable:
+        raise LoadFailed(
+            f"split_mode row does not work on {unable[0]}, which cannot hold rows of a tensor; write layer or tensor",
+            key="split.split_mode",
+        )
 
 
 def cores() -> int:

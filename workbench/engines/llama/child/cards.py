@@ -1,6 +1,7 @@
 """The virtual cards of one worker: started, watched, asked and ended by it."""
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from workbench.engines.engine import CardProcess
 from workbench.engines.llama.child.rpc_card import MIB, Allocation
 
 START_TIMEOUT_S = 20.0
+START_ATTEMPTS = 3
+"""Between choosing a port and listening there, someone else may take it."""
+ANSWER_TIMEOUT_S = 5.0
 _ledger = msgspec.json.Decoder(list[Allocation])
 
 
@@ -33,7 +37,7 @@ class VirtualCard:
         self.endpoint = f"127.0.0.1:{port}"
         self._address = ("127.0.0.1", port)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "workbench.engines.llama.child.rpc_card", str(port), f"{size_mib:g}", str(threads)],
+            [sys.executable, "-P", "-m", f"{__package__}.rpc_card", str(port), f"{size_mib:g}", str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
@@ -47,21 +51,24 @@ class VirtualCard:
             if self.process.poll() is not None:
                 break
             try:
-                socket.create_connection(self._address, timeout=1).close()
-                return
+                with socket.create_connection(self._address, timeout=1) as connection:
+                    # On loopback a connection may meet itself while nobody listens yet.
+                    if connection.getsockname() != connection.getpeername():
+                        return
             except OSError:
                 time.sleep(0.005)
         raise CardFailedToStart(f"the process of virtual card {self.name} did not start; the log says why")
 
     def allocations(self) -> list[Allocation]:
-        """The ledger now; what was known of it is empty when the card is dead."""
+        """The ledger now; empty when the card is dead or stopped."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with self._asking:
             try:
                 self.process.stdin.write(b"?\n")
                 self.process.stdin.flush()
-                line = self.process.stdout.readline()
+                answers, _, _ = select.select([self.process.stdout], [], [], ANSWER_TIMEOUT_S)
+                line = self.process.stdout.readline() if answers else b""
             except OSError:
                 line = b""
         return _ledger.decode(line) if line else []
@@ -94,11 +101,21 @@ class VirtualCards:
     def start(self, sizes: dict[str, float], threads: int) -> None:
         """Start one card a size (MiB), together, and watch each. Raises CardFailedToStart."""
         for name, size in sizes.items():
-            self.by_name[name] = VirtualCard(name, size, threads)
-            self._on_start(self.by_name[name].describe())
-        for card in self.by_name.values():
-            card.wait_until_up()
-            threading.Thread(target=self._watch, args=(card,), daemon=True).start()
+            self._begin(name, size, threads)
+        for name, size in sizes.items():
+            for attempt in range(1, START_ATTEMPTS + 1):
+                try:
+                    self.by_name[name].wait_until_up()
+                    break
+                except CardFailedToStart:
+                    if attempt == START_ATTEMPTS or self.by_name[name].process.poll() is None:
+                        raise
+                    self._begin(name, size, threads)
+            threading.Thread(target=self._watch, args=(self.by_name[name],), daemon=True).start()
+
+    def _begin(self, name: str, size_mib: float, threads: int) -> None:
+        self.by_name[name] = VirtualCard(name, size_mib, threads)
+        self._on_start(self.by_name[name].describe())
 
     def _watch(self, card: VirtualCard) -> None:
         card.process.wait()

@@ -12,13 +12,14 @@ import llama_cpp.llama_cpp as llama
 
 from workbench.domain.layout import Context
 from workbench.domain.split import apportion, n_gpu_layers_asked
-from workbench.engines.engine import EngineError, Loaded, LoadFailed, ModelInfo
+from workbench.engines.engine import Loaded, LoadFailed, ModelInfo
 from workbench.engines.llama.child import native
 from workbench.engines.llama.child.cards import CardFailedToStart, VirtualCards
 from workbench.engines.llama.child.header import HeaderError, read_header
 from workbench.engines.llama.child.loadlog import LoadLog
 from workbench.engines.llama.child.measure import ProcessMeter, UsedCard, read_log
 from workbench.engines.llama.child.params import context_params, model_params
+from workbench.engines.llama.child.reasons import explain, no_room
 from workbench.engines.llama.wire import Load, WireCard
 
 CONNECT_TIMEOUT_S = 3.0
@@ -35,6 +36,7 @@ class Model:
         log.listen(self._log.read)
         self._cards: list[UsedCard] = []
         self.context: ctypes.c_void_p | None = None
+        self._doing = "weights"
 
     @property
     def remote(self) -> bool:
@@ -75,15 +77,22 @@ class Model:
             self.context = None
         return self._make_context(context, started)
 
-    def blame(self, buffer: str) -> str:
-        """The card a logged buffer name belongs to, else that name."""
-        return next((card.name for card in self._cards if card.owns(buffer)), buffer)
+    def no_room(self) -> LoadFailed | None:
+        """The card that refused a buffer since the last load or context, as an error; None if none did."""
+        refused = self._refused()
+        if refused is None:
+            return None
+        card, wanted = refused
+        used = next((used for used in self._cards if used.name == card), None)
+        message, key = no_room(card, self._doing)
+        free = None if used is None else used.free_mib()
+        return LoadFailed(message, card=card, wanted_mib=wanted, free_mib=free, key=key)
 
-    def refused(self) -> tuple[str, float] | None:
-        """The card that refused a buffer since the last load or context, and the MiB wanted."""
-        if self._log.refusal is not None:
-            return self.blame(self._log.refusal.buffer), self._log.refusal.mib
-        return self._virtual.refused()
+    def _refused(self) -> tuple[str, float] | None:
+        refusal = self._log.refusal
+        if refusal is None:
+            return self._virtual.refused()
+        return next((card.name for card in self._cards if card.owns(refusal.buffer)), refusal.buffer), refusal.mib
 
     def _use_cards(self, command: Load) -> None:
         sizes = {card.name: card.virtual_mib for card in command.cards if card.virtual_mib is not None}
@@ -164,10 +173,11 @@ class Model:
         params.progress_callback = moved
         self._model = llama.llama_model_load_from_file(command.model_path.encode(), params)
         if not self._model:
-            raise self._failure("the model did not load", "split")
+            raise self._failure("the model did not load", "model")
 
     def _make_context(self, context: Context, started: float) -> Loaded:
         self._log.start_context()
+        self._doing = "context"
         if self._meter:
             meter = self._meter
             self._log.on_kv = lambda: meter.mark("kv")
@@ -210,14 +220,11 @@ class Model:
         llama.llama_synchronize(self.context)
         llama.llama_memory_clear(llama.llama_get_memory(self.context), True)
 
-    def _failure(self, otherwise: str, key: str) -> EngineError:
-        reason = self._log.reason(otherwise)
-        refused = self.refused()
-        if refused is None:
-            return LoadFailed(reason, key=key)
-        card, wanted = refused
-        used = next((used for used in self._cards if used.name == card), None)
-        return LoadFailed(reason, card=card, wanted_mib=wanted, free_mib=used.free_mib() if used else None, key=key)
+    def _failure(self, otherwise: str, key: str) -> LoadFailed:
+        known = explain(self._log.errors)
+        if known is not None:
+            return LoadFailed(known.message, key=known.key)
+        return self.no_room() or LoadFailed(self._log.reason(otherwise), key=key)
 
     @property
     def handle(self) -> Any:

@@ -36,9 +36,10 @@ class Aborted(Exception):
 class Talk:
     """One sequence of tokens in the model's context.
 
-    `tokens` is the conversation as tokens, of which the first `n_kv` are in the context; `text`
-    is the same as text, so that the next prompt, which begins with it, need not be cut into
-    tokens anew: a reply cut anew may come out as other tokens than were sampled.
+    `tokens` is the conversation as tokens, of which the first `n_kv` are in the context. `text`
+    is the same as text, up to the last of `marks`: (characters, tokens) at each end of a prompt
+    or reply. The next prompt is cut into tokens only from the last mark that it agrees with: a
+    reply cut anew may come out as other tokens than were sampled.
     """
 
     def __init__(self, model: Model, abort: AbortFlag) -> None:
@@ -59,6 +60,7 @@ class Talk:
         self.tokens: list[int] = []
         self.n_kv = 0
         self.text = ""
+        self.marks: list[tuple[int, int]] = []
 
     # ── replies ──────────────────────────────────────────────────────────────────────────
     def chat(
@@ -83,7 +85,6 @@ class Talk:
             prefill_started = time.perf_counter()
             self._prefill()
         except Aborted:
-            self.text = ""
             now = time.perf_counter()
             return "cancelled", Timing(
                 prompt_tokens=len(self.tokens),
@@ -109,7 +110,9 @@ class Talk:
 
             stop, last, io_s = self._decode(token, chain, sampling, stream, emit)
         emit(stream.end())
-        self.text = prompt + "".join(said) if filler is None else ""
+        if filler is None and not stream.stopped:
+            # A stop string is in the tokens and not in the text: such a reply is cut anew.
+            self._mark(prompt + "".join(said))
         generated = len(self.tokens) - n_prompt
         return stop, Timing(
             prompt_tokens=n_prompt,
@@ -161,8 +164,10 @@ class Talk:
 
     def _take_prompt(self, prompt: str) -> None:
         """Cut the prompt into tokens and keep of the context what they have in common."""
-        if self.text and prompt.startswith(self.text):
-            new = self.tokens + self._vocabulary.tokenize(prompt[len(self.text) :], add_special=False)
+        marks = [mark for mark in self.marks if prompt.startswith(self.text[: mark[0]])]
+        if marks:
+            chars, count = marks[-1]
+            new = self.tokens[:count] + self._vocabulary.tokenize(prompt[chars:], add_special=False)
         else:
             new = self._cut(prompt)
         self._check_length(len(new))
@@ -172,8 +177,13 @@ class Talk:
                 break
             common += 1
         self._keep(min(common, len(new) - 1))
-        self.tokens = new
-        self.text = ""
+        self.tokens, self.marks = new, marks
+        self._mark(prompt)
+
+    def _mark(self, text: str) -> None:
+        """Note that all tokens so far are this text."""
+        self.text = text
+        self.marks.append((len(text), len(self.tokens)))
 
     def _fill(self, prompt: str, filler: Filler) -> float:
         """Empty the context, evaluate the filler's depth, take its prompt or `prompt`; seconds for the depth."""
@@ -181,7 +191,7 @@ class Talk:
         wanted = made[filler.depth :] or self._cut(prompt)
         self._check_length(filler.depth + len(wanted))
         self._keep(0)
-        self.text = ""
+        self.text, self.marks = "", []
         self.tokens = made[: filler.depth]
         begun = time.monotonic()
         self._prefill()
@@ -240,7 +250,7 @@ class Talk:
         Raises EngineError where the conversation is too large to be set aside.
         """
         aside = self._set_aside()
-        kept = (self.tokens, self.n_kv, self.text)
+        kept = (self.tokens, self.n_kv)
         try:
             llama.llama_memory_clear(self._memory, True)
             depth = min(PROBE_DEPTH, self._n_ctx // 4)
@@ -249,7 +259,7 @@ class Talk:
             return None
         finally:
             llama.llama_memory_clear(self._memory, True)
-            self.tokens, self.n_kv, self.text = kept
+            self.tokens, self.n_kv = kept
             if aside is not None and not llama.llama_state_seq_set_data(self._context, aside, len(aside), SEQUENCE):
                 self.n_kv = 0
 
@@ -291,16 +301,24 @@ class Talk:
         """Write the context's state. Raises EngineError where the file came out short."""
         held = self.tokens[: self.n_kv]
         array = (llama.llama_token * len(held))(*held)
-        path.touch(mode=0o600)
-        written = llama.llama_state_seq_save_file(self._context, str(path).encode(), SEQUENCE, array, len(held))
-        size = os.path.getsize(path)
+        try:
+            path.touch(mode=0o600)
+            written = llama.llama_state_seq_save_file(self._context, str(path).encode(), SEQUENCE, array, len(held))
+            size = os.path.getsize(path)
+        except OSError as error:
+            raise EngineError(f"the conversation's state cannot be written to {path}: {error.strerror}") from error
         if not written or size != written:
             raise EngineError(f"the conversation's state could not be written to {path}: {size} of {written} bytes")
-        return SavedState(path=str(path), size=size, tokens=tuple(self.tokens), text=self.text)
+        return SavedState(
+            path=str(path), size=size, tokens=tuple(self.tokens), text=self.text, marks=tuple(self.marks)
+        )
 
     def restore(self, state: SavedState) -> None:
         """Take a state over. Raises StateRefused; the context is then empty."""
-        size = os.path.getsize(state.path)
+        try:
+            size = os.path.getsize(state.path)
+        except OSError as error:
+            raise StateRefused(f"the saved state cannot be read: {error.strerror}") from error
         if size != state.size:
             # The library aborts the process on a short file.
             raise StateRefused(f"the saved state is damaged: {size} of {state.size} bytes")
@@ -312,6 +330,7 @@ class Talk:
         )
         if not read:
             llama.llama_memory_clear(self._memory, True)
-            self.tokens, self.n_kv, self.text = [], 0, ""
+            self.tokens, self.n_kv, self.text, self.marks = [], 0, "", []
             raise StateRefused("the new context cannot hold the saved state; the prompt is evaluated again")
-        self.tokens, self.n_kv, self.text = list(state.tokens), count.value, state.text
+        self.tokens, self.n_kv = list(state.tokens), count.value
+        self.text, self.marks = state.text, list(state.marks)
