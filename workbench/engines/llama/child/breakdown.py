@@ -6,7 +6,7 @@ layout that libstdc++ gives them; `Unreadable` says that this library's are not 
 
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from workbench.engines.llama.child.native import ggml
@@ -112,6 +112,7 @@ _tensor_map = _function(
 _split_state = _function(
     "_Z33llama_meta_device_get_split_statePK11ggml_tensorPv", _SplitState, ctypes.c_void_p, ctypes.c_void_p
 )
+_is_meta = _function("ggml_backend_buft_is_meta", ctypes.c_bool, ctypes.c_void_p)
 ggml.ggml_backend_buft_is_host.restype = ctypes.c_bool
 ggml.ggml_backend_buft_is_host.argtypes = [ctypes.c_void_p]
 ggml.ggml_backend_buft_get_device.restype = ctypes.c_void_p
@@ -173,7 +174,7 @@ class Cut:
     """How llama.cpp cuts the tensors of a simulated model over `n_cards` in tensor mode."""
 
     def __init__(self, model: int, n_cards: int) -> None:
-        if _tensor_map is None or _split_state is None or sys.platform != "linux":
+        if None in (_tensor_map, _split_state, _is_meta) or sys.platform != "linux":
             raise Unreadable("llama_meta_device_get_split_state")
         self._n_cards = n_cards
         self._data = _SplitData(n_cards, model)
@@ -191,17 +192,17 @@ class Cut:
         for address in self._tensors:
             tensor = _Tensor.from_address(address)
             buffer_type = ggml.ggml_backend_buffer_get_type(tensor.buffer)
-            if ggml.ggml_backend_buft_is_host(buffer_type):
+            if not _is_meta(buffer_type):
                 continue
             size = ggml.ggml_nbytes(address)
             for card, part in enumerate(self._parts(address)):
                 held[card] += round(size * part)
         return held
 
-    def kv_parts(self, n_layer: int) -> list[float]:
-        """The part of the whole KV cache that each card holds, 0 … 1."""
+    def kv_parts(self, layers: Iterable[int]) -> list[float]:
+        """The part that each card holds, 0 … 1, of the KV cache of `layers`, those that are on cards."""
         sums, total = [0.0] * self._n_cards, 0.0
-        for layer in range(n_layer):
+        for layer in layers:
             width, parts = self._cache(layer)
             total += width
             sums = [held + width * part for held, part in zip(sums, parts, strict=True)]

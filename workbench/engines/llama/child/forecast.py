@@ -191,7 +191,9 @@ class Simulation:
     def _cut(self, whole: Sequence[float]) -> list[list[float]]:
         """What each card holds in tensor mode, where llama.cpp accounts for all cards as one."""
         cut = Cut(self._model, len(self._devices))
-        parts = cut.kv_parts(self.info.n_layer)
+        parts = cut.kv_parts(
+            layer for layer, place in self._places.items() if place == META and layer < self.info.n_layer
+        )
         return [[float(weights), whole[1] * part, whole[2]] for weights, part in zip(cut.weights(), parts, strict=True)]
 
     def _by_header(self) -> list[list[float]]:
@@ -202,7 +204,11 @@ class Simulation:
         if self._cut_by_tensor:
             cards = [
                 [held, part * cache, self._compute(META)]
-                for held, part in zip(tensors.cut_weights(self._places, native.HOST), tensors.cut_kv(), strict=True)
+                for held, part in zip(
+                    tensors.cut_weights(self._places, native.HOST),
+                    tensors.cut_kv(self._places, native.HOST),
+                    strict=True,
+                )
             ]
             ours = {META}
         else:

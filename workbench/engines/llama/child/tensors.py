@@ -73,13 +73,16 @@ class HeaderTensors:
             held[places.get(layer, "")] = held.get(places.get(layer, ""), 0.0) + width / total
         return held
 
-    def cut_kv(self) -> list[float]:
-        """The part of the whole cache on each card in tensor mode."""
+    def cut_kv(self, places: Mapping[int, str], host: str) -> list[float]:
+        """The part of the whole cache on each card in tensor mode; what lies on `host` is left out."""
         held = self._nowhere
-        for layer in range(self._n_layer):
+        widths = {layer: sum(self._widths(layer)) or 1 for layer in range(self._n_layer)}
+        for layer, width in widths.items():
+            if places.get(layer, host) == host:
+                continue
             key, _ = self._widths(layer)
             cut = self._divide(key, self._at_heads(layer) // self._gqa(layer), layer) if key else self._everywhere
-            held = [a + b / self._n_layer for a, b in zip(held, cut, strict=True)]
+            held = [a + b * width / sum(widths.values()) for a, b in zip(held, cut, strict=True)]
         return held
 
     def _placed(self, places: Mapping[int, str]) -> list[tuple[Tensor, str]]:
