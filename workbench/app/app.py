@@ -16,6 +16,8 @@ from workbench.app.inbox import Inbox
 from workbench.app.keymap import KEYS, bindings
 from workbench.app.messages import (
     CardsFound,
+    DraftChanged,
+    Forecasted,
     Metered,
     NoticeShown,
     PromptSubmitted,
@@ -23,7 +25,7 @@ from workbench.app.messages import (
     SessionSpoke,
     SplitApplied,
 )
-from workbench.app.outside import Outside
+from workbench.app.outside import Drafts, Outside
 from workbench.app.screens.context_full import ContextFullScreen, WayOn
 from workbench.app.screens.help import HelpScreen
 from workbench.app.screens.layouts import LayoutsScreen
@@ -32,12 +34,14 @@ from workbench.app.screens.models import ModelsScreen
 from workbench.app.screens.said import Said, SaidScreen
 from workbench.app.screens.save_as import SaveAsScreen
 from workbench.app.theme import THEMES, default_theme
-from workbench.app.wording import describe, doing
+from workbench.app.wording import describe, doing, forecast_lines
 from workbench.domain.card import Card
 from workbench.domain.conversation import Conversation
 from workbench.domain.layout import Layout
 from workbench.engines.engine import Loaded, ModelInfo
 from workbench.lab import events
+from workbench.lab.forecast import Answer
+from workbench.lab.rooms import Running
 from workbench.lab.session import Session
 from workbench.meters.sample import Snapshot
 
@@ -74,6 +78,7 @@ class WorkbenchApp(App[None]):
         self._cards: Sequence[Card] = ()
         self._pick_model = pick_model
         self._end_meters: Callable[[], None] = lambda: None
+        self._drafts: Drafts | None = None
         self._job: str | None = None
         self._loading = ""
         self._clear_asked = False
@@ -99,6 +104,7 @@ class WorkbenchApp(App[None]):
     @on(ScreenReady)
     def _begin(self) -> None:
         self._end_meters = self._outside.start_meters(self._take_snapshot)
+        self._drafts = self._outside.start_forecasts(self._take_forecast)
         self._drawing = self.set_interval(DRAW_EVERY_S, self._wake, pause=True)
         self._find_cards()
         if self._conversation is not None and self._conversation.turns:
@@ -113,6 +119,9 @@ class WorkbenchApp(App[None]):
 
     def _take_snapshot(self, snapshot: Snapshot) -> None:
         self.post_message(Metered(snapshot))
+
+    def _take_forecast(self, layout: Layout, answer: Answer) -> None:
+        self.post_message(Forecasted(layout.split, answer))
 
     @work(thread=True)
     def _find_cards(self) -> None:
@@ -129,8 +138,10 @@ class WorkbenchApp(App[None]):
             self._show_header(self.session.layout, self.session.loaded)
 
     def on_unmount(self) -> None:
-        """End the meters; whoever made the session closes it."""
+        """End the meters and the forecasts; whoever made the session closes it."""
         self._end_meters()
+        if self._drafts is not None:
+            self._drafts.close()
 
     @property
     def failure(self) -> Exception | None:
@@ -252,6 +263,23 @@ class WorkbenchApp(App[None]):
     def _apply(self, event: SplitApplied) -> None:
         self.main.status.dismiss()
         self.session.resplit(event.split)
+
+    @on(DraftChanged)
+    def _ask_forecast(self, event: DraftChanged) -> None:
+        layout, loaded = self.session.layout, self.session.loaded
+        if self._drafts is None:
+            return
+        if event.split is None or layout is None or loaded is None:
+            self._drafts.drop()
+            self.main.split.forecast = ""
+        else:
+            self._drafts.ask(msgspec.structs.replace(layout, split=event.split), Running(layout, loaded))
+
+    @on(Forecasted)
+    def _show_forecast(self, event: Forecasted) -> None:
+        pane = self.main.split
+        if event.split == pane.asked:
+            pane.forecast, pane.stale = forecast_lines(event.answer), False
 
     def _context_full(self, event: events.ContextFull) -> None:
         loaded, layout = self.session.loaded, self.session.layout

@@ -7,6 +7,7 @@ from textual.message import Message
 
 from workbench.domain.card import Card
 from workbench.domain.split import Split
+from workbench.lab.forecast import Answer
 from workbench.meters.sample import Snapshot
 
 
@@ -65,6 +66,14 @@ class DraftChanged(Message):
     """The split being edited, as it would be applied; None when it equals what runs."""
 
     split: Split | None
+
+
+@dataclass
+class Forecasted(Message):
+    """What the split of a draft would take, or why it cannot load."""
+
+    split: Split
+    answer: Answer
 
 
 @dataclass

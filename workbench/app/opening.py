@@ -13,6 +13,7 @@ from workbench.engines.engine import EngineError, Loaded
 from workbench.engines.llama.client import inspect_models
 from workbench.lab.cards import inventory, watched
 from workbench.lab.demo import DEMO_LAYOUT
+from workbench.lab.forecast import DraftForecasts, Forecasts
 from workbench.meters.sample import Snapshot
 from workbench.meters.sampler import Sampler
 from workbench.store.documents import DocumentError
@@ -79,8 +80,8 @@ def model_folders() -> Sequence[Path]:
     return usual_folders() if configured is None else [Path(folder).expanduser() for folder in configured]
 
 
-def open_outside(start: Start) -> Outside:
-    """The real folders, cards and meters."""
+def open_outside(start: Start, forecasts: Forecasts) -> Outside:
+    """The real folders, cards, forecasts and meters."""
     sampler: list[Sampler] = []
 
     def start_meters(listener: Callable[[Snapshot], None]) -> Callable[[], None]:
@@ -102,6 +103,7 @@ def open_outside(start: Start) -> Outside:
         find_cards=lambda: find_cards(machine),
         start_meters=start_meters,
         watch=watch,
+        start_forecasts=lambda listener: DraftForecasts(forecasts, listener),
         hint=start.hint,
     )
 

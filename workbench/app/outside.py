@@ -3,10 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from workbench.domain.card import Card
 from workbench.domain.layout import Layout
 from workbench.engines.engine import Loaded, ModelInfo
+from workbench.lab.forecast import Answer
+from workbench.lab.rooms import Running
 from workbench.meters.sample import Snapshot
 
 HINT = "Ask something below and press Enter. F6 goes to the split editor, F1 lists the keys."
@@ -35,13 +38,27 @@ class ModelEntry:
     error: str = ""
 
 
+class Drafts(Protocol):
+    """Forecasts the split that is being edited."""
+
+    def ask(self, layout: Layout, running: Running | None = None) -> None:
+        """Forecast this one; an earlier one that is not answered yet is dropped."""
+
+    def drop(self) -> None:
+        """Nothing is being edited."""
+
+    def close(self) -> None:
+        """End."""
+
+
 @dataclass(frozen=True)
 class Outside:
-    """Layouts, models, cards and meters. The callables may block; they are called on threads.
+    """Layouts, models, cards, forecasts and meters. The callables may block; they are called on threads.
 
     `find_models` hands each model over as soon as its header is read; `find_cards` gives the
     machine's cards and, without a GPU, what helps. `start_meters` begins them and returns what
-    ends them; `watch` names the load and the cards that they follow.
+    ends them; `watch` names the load and the cards that they follow. `start_forecasts` is given
+    whom to tell.
     """
 
     list_layouts: Callable[[], Sequence[LayoutEntry]] = lambda: ()
@@ -49,4 +66,5 @@ class Outside:
     find_cards: Callable[[], tuple[Sequence[Card], str | None]] = lambda: ((), None)
     start_meters: Callable[[Callable[[Snapshot], None]], Callable[[], None]] = lambda _listener: lambda: None
     watch: Callable[[Loaded | None, Sequence[Card]], None] = lambda _loaded, _cards: None
+    start_forecasts: Callable[[Callable[[Layout, Answer], None]], Drafts | None] = lambda _listener: None
     hint: str = HINT

@@ -37,9 +37,10 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
     from workbench.lab.session import Session
 
     start = decide(opening, resume=resume, demo=demo)
+    kit = RealKit()
     app = WorkbenchApp(
-        lambda listener: Session(RealKit(), listener, journal=start.journal),
-        open_outside(start),
+        lambda listener: Session(kit, listener, journal=start.journal),
+        open_outside(start, kit.forecasts),
         first=start.layout,
         conversation=start.conversation,
         pick_model=start.pick_model,
@@ -48,6 +49,7 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
         app.run()
     finally:
         app.session.close()
+        kit.close()
     if app.failure is not None:
         raise app.failure
     return app.return_code or 0

@@ -1,7 +1,9 @@
-"""How events of the session are said to people."""
+"""How events of the session and forecasts are said to people."""
 
 from workbench.domain.card import format_mib
+from workbench.domain.forecast import Forecast
 from workbench.lab import events
+from workbench.lab.forecast import Answer, said
 
 _DOING = {
     "context": "new context for",
@@ -28,3 +30,11 @@ def describe(problem: events.Problem) -> str:
     if problem.serving is not None:
         text += f" · {problem.serving} serves on"
     return text
+
+
+def forecast_lines(answer: Answer) -> str:
+    """A forecast in up to three lines: each card, the verdict and who spoke, the limits once known."""
+    if not isinstance(answer, Forecast):
+        return f"✗ {said(answer)}"
+    verdict = f"{'✗' if answer.fits is False else '✓' if answer.fits else '?'} {answer.sentence()}"
+    return "\n".join(filter(None, (answer.figures(), f"{verdict} · by {answer.source}", answer.limits())))

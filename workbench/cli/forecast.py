@@ -14,7 +14,6 @@ from workbench.domain.layout import Layout
 from workbench.domain.rules import check_layout
 from workbench.domain.split import SplitMode
 from workbench.engines.engine import LoadFailed
-from workbench.lab.forecast import Forecasts
 from workbench.lab.kit import RealKit
 from workbench.store.documents import DocumentError, read_layout
 from workbench.store.models import ModelError
@@ -29,15 +28,15 @@ def print_forecast(
     layout = changed(read_layout(path), tensor_split, split_mode, n_ctx)
     for key, message in check_layout(layout):
         raise click.UsageError(f"{key} {message}")
-    forecasts = Forecasts(RealKit().cards)
+    kit = RealKit(spare=False)
     try:
-        answer = forecasts.forecast(layout)
+        answer = kit.forecasts.forecast(layout)
     except LoadFailed as error:
         raise failed_load(path, error) from error
     except ModelError as error:
         raise DocumentError.at(path, error.key, error.message) from error
     finally:
-        forecasts.close()
+        kit.close()
     click.echo(forecast_json(answer) if as_json else forecast_text(answer))
 
 

@@ -22,6 +22,8 @@ from workbench.store.places import places
 
 HELPER_ROOM_MIB = 1024.0
 """A CUDA card with less free than this has no room for the helper's context: stand-ins take its place."""
+CLOSE_S = 2.0
+"""How long an answer that nobody wants any more is waited for."""
 MOVES = 12
 """Layers that an automatic split moves at most from a card where they do not fit."""
 
@@ -211,7 +213,7 @@ class DraftForecasts:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         while (wanted := self._next()) is not None:

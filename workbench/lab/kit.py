@@ -16,6 +16,7 @@ from workbench.engines.engine import Engine, EngineDied, EngineError, Loaded, Lo
 from workbench.engines.llama.client import LlamaEngine
 from workbench.engines.llama.process import WorkerProcess, worker_environment
 from workbench.lab.cards import inventory
+from workbench.lab.forecast import Forecasts
 from workbench.lab.plan import MIB, plan_load
 from workbench.store.models import resolve_model
 from workbench.store.places import places, private_folder
@@ -56,11 +57,13 @@ class RealKit:
         self._spare: WorkerProcess | None = None
         self._lock = threading.Lock()
         self._keeps_spare = spare
+        self.forecasts = Forecasts(self.cards)
 
     def open_engine(self, layout: Layout, on_death: OnDeath, beside: int = 0) -> Engine:
         """See `Kit`. Raises LoadFailed, ModelError, EngineDied."""
         if layout.engine != "llama.cpp":
             raise LoadFailed(f"the engine {layout.engine} cannot be opened yet; llama.cpp can", key="engine")
+        self.forecasts.release()
         command = plan_load(layout, str(resolve_model(layout.model)), lambda: self.cards(layout), beside)
         environment = worker_environment(layout.env, isinstance(layout.split.cards, Virtual))
         spare = self._take_spare(environment, on_death)
@@ -97,7 +100,8 @@ class RealKit:
         return private_folder(places().runtime) / f"state-{os.getpid()}-{uuid.uuid4().hex}"
 
     def close(self) -> None:
-        """End the spare."""
+        """End the spare and the forecast's helper."""
+        self.forecasts.close()
         with self._lock:
             self._keeps_spare = False
             spare, self._spare = self._spare, None

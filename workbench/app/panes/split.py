@@ -11,19 +11,20 @@ from textual.widgets import Static
 
 from workbench.app import split_rows
 from workbench.app.keymap import bindings
-from workbench.app.messages import FocusPrompt, NoticeShown, SplitApplied
+from workbench.app.messages import DraftChanged, FocusPrompt, NoticeShown, SplitApplied
 from workbench.domain import draft as drafts
 from workbench.domain.card import CardKind
 from workbench.domain.draft import Draft, draft_of
 from workbench.domain.layout import Layout
-from workbench.domain.split import SplitMode
+from workbench.domain.split import Split, SplitMode
 from workbench.engines.engine import Loaded
 
 
 class SplitPane(Vertical, can_focus=True):
     """Edits a draft of the running split.
 
-    `forecast` is shown below the rows while there is one; without it the plain difference is.
+    Below the rows are the difference and, while there is one, the `forecast`; one that is `stale`
+    is of an earlier draft.
     """
 
     BINDINGS = bindings("split")
@@ -32,6 +33,7 @@ class SplitPane(Vertical, can_focus=True):
     chosen: reactive[int] = reactive(0)
     typed: reactive[str | None] = reactive(None)
     forecast: reactive[str] = reactive("")
+    stale: reactive[bool] = reactive(False)
 
     def __init__(self) -> None:
         super().__init__(id="split", classes="pane")
@@ -64,6 +66,13 @@ class SplitPane(Vertical, can_focus=True):
         self._draw()
 
     @property
+    def asked(self) -> Split | None:
+        """The split that applying would load; None where it runs already or cannot work here."""
+        if self.draft is None or self.layout_now is None or not self.changed or self.draft.mode in self.reasons:
+            return None
+        return drafts.to_split(self.draft, self.layout_now.split)
+
+    @property
     def changed(self) -> bool:
         """Whether applying would change anything."""
         return self.draft is not None and self.draft != self.current
@@ -86,8 +95,11 @@ class SplitPane(Vertical, can_focus=True):
         self._draw()
 
     def watch_draft(self) -> None:
-        """Draw."""
+        """Draw, and have the draft forecast."""
+        self.stale = True
         self._draw()
+        if self.is_mounted:
+            self.post_message(DraftChanged(self.asked))
 
     def watch_chosen(self) -> None:
         """Draw, and keep the chosen row in sight."""
@@ -100,6 +112,10 @@ class SplitPane(Vertical, can_focus=True):
         self._draw()
 
     def watch_forecast(self) -> None:
+        """Draw."""
+        self._draw()
+
+    def watch_stale(self) -> None:
         """Draw."""
         self._draw()
 
@@ -200,8 +216,9 @@ class SplitPane(Vertical, can_focus=True):
     def _bottom(self, draft: Draft, current: Draft) -> Content:
         if draft.mode in self.reasons:
             return Content.styled(f"✗ {self.reasons[draft.mode]}", "$text-error")
-        if self.forecast:
-            return Content(self.forecast)
         if self.changed:
-            return Content(split_rows.difference(draft, current, self.names))
+            difference = Content(split_rows.difference(draft, current, self.names))
+            if not self.forecast:
+                return difference
+            return difference + "\n" + Content.styled(self.forecast, "$text-muted" if self.stale else "")
         return Content.styled("← → move layers, ↑ ↓ choose a card", "$text-muted")

@@ -1,5 +1,6 @@
 """The parent's side of the forecast's helper: a worker that simulates loads and never serves."""
 
+import queue
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +9,8 @@ from workbench.engines.engine import EngineDied, LoadFailed
 from workbench.engines.llama import wire
 from workbench.engines.llama.process import WorkerProcess, worker_environment
 
+ANSWER_S = 30.0
+"""A helper that is silent for so long is ended."""
 IDLE_S = 60.0
 """A helper that is not asked for so long ends: on CUDA it holds memory on every card."""
 
@@ -96,7 +99,10 @@ class Forecaster:
 
 def _answer(helper: WorkerProcess) -> wire.Simulated | wire.Failed:
     while True:
-        event = helper.events.get()
+        try:
+            event = helper.events.get(timeout=ANSWER_S)
+        except queue.Empty:
+            raise EngineDied(f"the forecast was not there within {ANSWER_S:g} s") from None
         if isinstance(event, EngineDied):
             raise event
         if isinstance(event, wire.Simulated):
