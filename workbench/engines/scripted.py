@@ -27,7 +27,7 @@ from workbench.engines.engine import (
     SavedState,
 )
 
-_TOKEN = re.compile(r"\s*\S+|\s+$")
+TOKEN = re.compile(r"\s*\S+|\s+$")
 
 PROSE_AND_CODE = """\
 Rivers carve the land as they run to the sea, and what they carry makes the plains.
@@ -123,7 +123,7 @@ class ScriptedEngine:
         sent: list[str] = []
         stop: StopReason = "stop"
         first_s = 0.0
-        for number, token in enumerate(_TOKEN.findall(self._script.reply)):
+        for number, token in enumerate(TOKEN.findall(self._script.reply)):
             self._fail(number, sent)
             pause = began + (number + 1) / self._script.tok_s - time.monotonic() if self._script.tok_s else 0.0
             if self._cancelled.is_set() or (pause > 0 and self._cancelled.wait(pause)):

@@ -64,29 +64,35 @@ class FootKeys(Static):
 
 
 class Status(Static):
-    """Progress, or the last thing that went wrong or was said. Hidden when there is nothing."""
+    """Progress, the last thing that went wrong, and the last that was said. Hidden without any.
+
+    What went wrong stays in sight when something else is said after it.
+    """
 
     def __init__(self) -> None:
         super().__init__(id="status", markup=False)
         self.display = False
         self._progress: tuple[float, str] | None = None
-        self._said: tuple[str, bool] | None = None
+        self._problem = ""
+        self._notice = ""
 
     def progress(self, fraction: float | None, what: str = "") -> None:
         """A load goes on; None ends it."""
         self._progress = None if fraction is None else (fraction, what)
-        if fraction is not None:
-            self._said = None
         self._draw()
 
     def say(self, message: str, *, problem: bool) -> None:
-        """Show a message until it is dismissed or another comes."""
-        self._said = (message, problem)
+        """Show a message until it is dismissed or another of its kind comes."""
+        if problem:
+            self._problem, self._notice = message, ""
+        else:
+            self._notice = message
         self._draw()
 
     def dismiss(self) -> bool:
-        """Take the message away; whether there was one."""
-        there, self._said = self._said is not None, None
+        """Take the messages away; whether there were any."""
+        there = bool(self._problem or self._notice)
+        self._problem = self._notice = ""
         self._draw()
         return there
 
@@ -96,15 +102,16 @@ class Status(Static):
 
     def _draw(self) -> None:
         lines = []
-        if self._said is not None:
-            message, problem = self._said
-            mark = Content.styled("✗ ", "bold $text-error") if problem else Content.styled("i ", "bold $text-primary")
-            hint = "   F8 all messages · Esc closes this" if problem else ""
-            lines.append(mark + Content(message) + Content.styled(hint, "$text-muted"))
+        if self._problem:
+            hint = "   F8 all messages · Esc closes this"
+            lines.append(Content.styled("✗ ", "bold $text-error") + Content(self._problem))
+            lines[-1] = lines[-1] + Content.styled(hint, "$text-muted")
+        if self._notice:
+            lines.append(Content.styled("i ", "bold $text-primary") + Content(self._notice))
         if self._progress is not None:
             lines.append(self._bar(*self._progress))
         self.display = bool(lines)
-        self.set_class(self._said is not None and self._said[1], "-problem")
+        self.set_class(bool(self._problem), "-problem")
         self.update(Content("\n").join(lines))
 
     def _bar(self, fraction: float, what: str) -> Content:

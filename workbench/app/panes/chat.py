@@ -26,7 +26,7 @@ class ChatLog(VerticalScroll):
     @property
     def turns(self) -> list[TurnView]:
         """All turns, oldest first."""
-        return list(self.query(TurnView))
+        return [view for view in self.query_one("#turns").children if isinstance(view, TurnView)]
 
     def select(self, view: TurnView | None) -> None:
         """Mark a turn."""
@@ -152,6 +152,7 @@ class ChatPane(Vertical):
         if self._answering is not None:
             await self._answering.remove()
             self._answering = None
+            self.query_one("#hint").display = not self.log_view.turns
         if not self.prompt.text:
             self.prompt.fill(prompt, None)
 

@@ -6,7 +6,8 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from workbench.app.panes.markdown import ReplyMarkdown, StillMarkdown
+from workbench.app.panes.markdown import Answer, StillMarkdown
+from workbench.app.panes.steady import Steady
 from workbench.app.text import clean, parts
 from workbench.domain.conversation import StopReason, Turn
 
@@ -67,7 +68,7 @@ class Thinking(Static):
         self.update(Content(head + "\n" + self.text if self.open else head))
 
 
-class TurnView(Vertical):
+class TurnView(Steady, Vertical):
     """A turn. `grow` adds to the reply while it comes, `settle` draws the finished turn."""
 
     def __init__(self, index: int, prompt: str) -> None:
@@ -135,14 +136,14 @@ class TurnView(Vertical):
         for position, (is_thinking, text) in enumerate(wanted):
             last = position == len(wanted) - 1
             if position == len(self._shown):
-                await body.mount(Thinking() if is_thinking else ReplyMarkdown(growing=True))
+                await body.mount(Thinking() if is_thinking else Answer())
                 self._shown.append((is_thinking, ""))
             before = self._shown[position][1]
             widget = body.children[position]
             if isinstance(widget, Thinking):
                 if text != before or finished:
                     widget.show(text, finished=finished or not last)
-            elif isinstance(widget, ReplyMarkdown):
+            elif isinstance(widget, Answer):
                 if finished or not text.startswith(before):
                     await widget.finish(text)
                 elif text != before:
