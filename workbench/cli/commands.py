@@ -9,6 +9,7 @@ import click
 
 from workbench import __version__
 from workbench.cli.failures import Code, CommandFailed, explain
+from workbench.cli.measuring import ab, replay, runs
 
 if TYPE_CHECKING:
     from workbench.domain.split import SplitMode
@@ -162,6 +163,10 @@ def check(files: Sequence[str]) -> None:
             click.echo(f"{file}: sound")
     if wrong:
         sys.exit(Code.WRONG)
+
+
+for command in (ab, replay, runs):
+    commands.add_command(command)
 
 
 def has_terminal() -> bool:

@@ -33,6 +33,7 @@ def explain(error: BaseException) -> int:
     from workbench.store.documents import DocumentError
     from workbench.store.journal import JournalError
     from workbench.store.models import ModelError
+    from workbench.store.runs import RunError
 
     match error:
         case click.exceptions.Exit():
@@ -45,7 +46,7 @@ def explain(error: BaseException) -> int:
         case CommandFailed():
             say(str(error))
             return error.code
-        case DocumentError() | ModelError():
+        case DocumentError() | ModelError() | RunError():
             say(str(error))
             return Code.WRONG
         case EngineError():

@@ -1,0 +1,162 @@
+"""`workbench ab` and `workbench replay`: a run watched to its end, and its result."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from workbench.cli.failures import CommandFailed, say
+from workbench.cli.outcome import outcome_json, outcome_text
+from workbench.domain.comparison import Effect
+from workbench.domain.outcome import Outcome
+from workbench.domain.samples import Method
+from workbench.domain.wording import NAMES, verdict
+from workbench.lab.ab import Experiment, PromptDoesNotFit, meter_reader
+from workbench.lab.kit import RealKit
+from workbench.lab.progress import BlockDone, LoadBegan, LoadEnded, RunBegan, RunEnded, RunEvent, SampleTaken
+from workbench.store.documents import DocumentError, read_layout, read_prompt_set
+from workbench.store.places import find_layout, find_prompt_set
+from workbench.store.runs import RunError, find_run
+
+
+def run_layouts(
+    layouts: tuple[str, ...],
+    prompts: str,
+    *,
+    resident: bool,
+    blocks: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure one layout or two, given by name or file, and print what came out."""
+    read = tuple(read_layout(find_layout(name)) for name in layouts)
+    set_path = find_prompt_set(prompts)
+    prompt_set = read_prompt_set(set_path)
+    kit, watcher = RealKit(spare=False), Watcher()
+    method: Method = "resident" if resident else "fresh"
+    try:
+        experiment = Experiment.begin(
+            kit, read, prompt_set, watcher, meter_reader(kit), method=method, blocks=blocks, folder=out
+        )
+    except PromptDoesNotFit as error:
+        raise DocumentError.at(set_path, error.key, error.message) from error
+    follow(experiment, watcher, as_json=as_json)
+
+
+def resume_run(run: str, *, as_json: bool) -> None:
+    """Go on with a run, given by id or folder, and print what came out."""
+    kit, watcher = RealKit(spare=False), Watcher()
+    experiment = Experiment.resume(kit, find_run(run), watcher, meter_reader(kit))
+    follow(experiment, watcher, as_json=as_json)
+
+
+def follow(experiment: Experiment, watcher: "Watcher", *, as_json: bool) -> None:
+    """Run to the end; Ctrl-C prints the result so far and ends with 130. Raises CommandFailed."""
+    experiment.start()
+    try:
+        try:
+            outcome = experiment.wait()
+        except KeyboardInterrupt:
+            experiment.cancel()
+            outcome = experiment.wait()
+    except RunError as error:
+        raise CommandFailed(str(error)) from error
+    finally:
+        watcher.close()
+    click.echo(outcome_json(outcome, experiment.folder) if as_json else outcome_text(outcome))
+    if experiment.cancelled:
+        say(f"cancelled; `--resume {experiment.folder}` goes on")
+        raise KeyboardInterrupt
+    say(f"every sample is in {experiment.folder}")
+    _complain(outcome)
+
+
+def _complain(outcome: Outcome) -> None:
+    failed = [arm for arm in outcome.arms if arm.failure is not None]
+    if failed:
+        raise CommandFailed("; ".join(f"{arm.arm} ({arm.name}) did not load: {arm.failure}" for arm in failed))
+    if not any(arm.samples for arm in outcome.arms):
+        raise CommandFailed("no sample counts: every one was left out")
+
+
+class Watcher:
+    """Tells a run's progress on stderr: a bar with the time left on a terminal, else a line a block."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self._bar: Progress | None = None
+        if sys.stderr.isatty():
+            self._bar = Progress(
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[left]}", markup=False),
+                TextColumn("{task.description}", markup=False),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=None, left="")
+
+    def __call__(self, event: RunEvent) -> None:
+        """From the run's thread."""
+        match event:
+            case RunBegan():
+                if event.done:
+                    say(f"{event.done} of {event.total} samples are there")
+                if self._bar is not None:
+                    self._bar.start()
+                    self._bar.update(self._task, total=event.total, completed=event.done)
+            case LoadBegan():
+                self._show(description=f"block {event.block + 1}, {event.arm} {event.split}: loading")
+            case LoadEnded(load):
+                what = "measuring" if load.error is None else "does not load"
+                self._show(description=f"block {load.block + 1}, {load.arm} {load.split}: {what}")
+                if load.error is not None:
+                    say(f"{load.arm} ({load.split}) does not load: {load.error}")
+            case SampleTaken():
+                left = "" if event.left_s is None else f"about {_duration(event.left_s)} left"
+                self._show(completed=event.done, left=left)
+                sample = event.sample
+                if sample.left_out is not None:
+                    say(f"{sample.planned.prompt} on {sample.planned.arm} left out: {sample.left_out}")
+            case BlockDone(block, outcome):
+                if self._bar is None:
+                    say(block_line(block, outcome))
+            case RunEnded():
+                self.close()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _show(self, **fields: object) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, **fields)  # type: ignore[arg-type]
+
+
+def block_line(block: int, outcome: Outcome) -> str:
+    """What is known after a block."""
+    done = f"block {block + 1} of {outcome.header.blocks}"
+    effect: Effect | None = outcome.effect("decode")
+    return done if effect is None else f"{done}: {NAMES['decode']}, B {verdict(effect)}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def check_usage(layouts: tuple[str | None, ...], prompts: str | None, resume: str | None) -> None:
+    """Either a run to go on with, or all that a new one needs. Raises click.UsageError."""
+    given = [layout for layout in layouts if layout is not None]
+    if resume is not None:
+        if given or prompts is not None:
+            raise click.UsageError("--resume goes on with a run as it was planned; leave layouts and --prompts out")
+    elif len(given) < len(layouts):
+        raise click.UsageError("name two layouts, A and B" if len(layouts) == 2 else "name a layout")
+    elif prompts is None:
+        raise click.UsageError("name a prompt set: --prompts SET")
