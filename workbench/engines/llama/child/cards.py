@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,10 +26,18 @@ class CardFailedToStart(Exception):
     """A virtual card's process did not come up."""
 
 
+class Refused(NamedTuple):
+    """A buffer that did not fit: its card, the MiB wanted and the MiB that were free."""
+
+    card: str
+    wanted_mib: float
+    free_mib: float | None
+
+
 class VirtualCard:
     """One RPC server process and its ledger of buffers."""
 
-    def __init__(self, name: str, size_mib: float, threads: int) -> None:
+    def __init__(self, name: str, size_mib: float, staging_mib: float, threads: int) -> None:
         self.name = name
         self.size_mib = size_mib
         with socket.socket() as probe:
@@ -37,7 +46,7 @@ class VirtualCard:
         self.endpoint = f"127.0.0.1:{port}"
         self._address = ("127.0.0.1", port)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", f"{__package__}.rpc_card", str(port), f"{size_mib:g}", str(threads)],
+            [sys.executable, "-P", "-m", f"{__package__}.rpc_card", *map(str, (port, size_mib, staging_mib, threads))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
@@ -98,10 +107,13 @@ class VirtualCards:
         self._ending = False
         self.by_name: dict[str, VirtualCard] = {}
 
-    def start(self, sizes: dict[str, float], threads: int) -> None:
-        """Start one card a size (MiB), together, and watch each. Raises CardFailedToStart."""
+    def start(self, sizes: dict[str, float], staging_mib: float, threads: int) -> None:
+        """Start one card a size (MiB), together, and watch each. Raises CardFailedToStart.
+
+        `staging_mib` is the largest tensor that will be sent to one.
+        """
         for name, size in sizes.items():
-            self._begin(name, size, threads)
+            self._begin(name, size, staging_mib, threads)
         for name, size in sizes.items():
             for attempt in range(1, START_ATTEMPTS + 1):
                 try:
@@ -110,11 +122,11 @@ class VirtualCards:
                 except CardFailedToStart:
                     if attempt == START_ATTEMPTS or self.by_name[name].process.poll() is None:
                         raise
-                    self._begin(name, size, threads)
+                    self._begin(name, size, staging_mib, threads)
             threading.Thread(target=self._watch, args=(self.by_name[name],), daemon=True).start()
 
-    def _begin(self, name: str, size_mib: float, threads: int) -> None:
-        self.by_name[name] = VirtualCard(name, size_mib, threads)
+    def _begin(self, name: str, size_mib: float, staging_mib: float, threads: int) -> None:
+        self.by_name[name] = VirtualCard(name, size_mib, staging_mib, threads)
         self._on_start(self.by_name[name].describe())
 
     def _watch(self, card: VirtualCard) -> None:
@@ -122,12 +134,19 @@ class VirtualCards:
         if not self._ending:
             self._on_death(card.name)
 
-    def refused(self) -> tuple[str, float] | None:
-        """The card whose last buffer was refused, and the MiB that were wanted."""
+    def refused(self) -> Refused | None:
+        """The first card whose last buffer was refused, or is more than fits beside the others.
+
+        The process's own limit is wider by its staging room, which buffers must not use up.
+        """
         for card in self.by_name.values():
             allocations = card.allocations()
-            if allocations and allocations[-1].failed:
-                return card.name, allocations[-1].size / MIB
+            if not allocations:
+                continue
+            *others, last = allocations
+            free = card.size_mib - sum(a.size for a in others if not a.failed and not a.freed) / MIB
+            if last.failed or (not last.freed and last.size / MIB > free):
+                return Refused(card.name, last.size / MIB, max(0.0, free))
         return None
 
     def kill(self) -> None:

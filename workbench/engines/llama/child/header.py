@@ -124,6 +124,15 @@ def parts(path: Path) -> list[Path]:
     return [path.with_name(f"{match[1]}-{i:05d}-of-{match[2]}.gguf") for i in range(1, int(match[2]) + 1)]
 
 
+def largest_tensor_mib(path: Path) -> float:
+    """The largest tensor of the model at `path`. Raises HeaderError."""
+    sizes = [0]
+    for part in parts(path):
+        with GgufHeader(part) as header:
+            sizes += [tensor.size for tensor in header.tensors()]
+    return max(sizes) / MIB
+
+
 def read_header(path: Path) -> ModelInfo:
     """Describe the model at `path` (of a model in parts: the first). Raises HeaderError."""
     n_params = size = 0

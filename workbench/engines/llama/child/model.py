@@ -12,17 +12,19 @@ import llama_cpp.llama_cpp as llama
 
 from workbench.domain.layout import Context
 from workbench.domain.split import apportion, n_gpu_layers_asked
-from workbench.engines.engine import Loaded, LoadFailed, ModelInfo
+from workbench.engines.engine import EngineError, Loaded, LoadFailed, ModelInfo
 from workbench.engines.llama.child import native
-from workbench.engines.llama.child.cards import CardFailedToStart, VirtualCards
-from workbench.engines.llama.child.header import HeaderError, read_header
+from workbench.engines.llama.child.cards import CardFailedToStart, Refused, VirtualCards
+from workbench.engines.llama.child.header import HeaderError, largest_tensor_mib, read_header
 from workbench.engines.llama.child.loadlog import LoadLog
 from workbench.engines.llama.child.measure import ProcessMeter, UsedCard, read_log
 from workbench.engines.llama.child.params import context_params, model_params
-from workbench.engines.llama.child.reasons import explain, no_room
+from workbench.engines.llama.child.reasons import explain, no_room, plain
 from workbench.engines.llama.wire import Load, WireCard
 
 CONNECT_TIMEOUT_S = 3.0
+STAGING_MIB = 64.0
+"""At least so much passes to a virtual card at once: tensors, and a layer's part of a conversation's state."""
 ProgressSink = Callable[[float, str], None]
 
 
@@ -37,6 +39,8 @@ class Model:
         self._cards: list[UsedCard] = []
         self.context: ctypes.c_void_p | None = None
         self._doing = "weights"
+        self._connecting: str | None = None
+        """The RPC endpoint that is being greeted."""
 
     @property
     def remote(self) -> bool:
@@ -57,7 +61,7 @@ class Model:
             raise LoadFailed(str(error), key="model") from error
         self._split = command.split
         progress(0.0, "starting cards")
-        self._use_cards(command)
+        self._use_cards(command, progress)
         shares = self._shares(command.cards)
         self._meter = ProcessMeter(self._cards) if self._split.split_mode == "tensor" else None
         if self._meter:
@@ -82,19 +86,43 @@ class Model:
         refused = self._refused()
         if refused is None:
             return None
-        card, wanted = refused
-        used = next((used for used in self._cards if used.name == card), None)
-        message, key = no_room(card, self._doing)
-        free = None if used is None else used.free_mib()
-        return LoadFailed(message, card=card, wanted_mib=wanted, free_mib=free, key=key)
+        message, key = no_room(refused.card, self._doing)
+        return LoadFailed(
+            message, card=refused.card, wanted_mib=refused.wanted_mib, free_mib=refused.free_mib, key=key
+        )
 
-    def _refused(self) -> tuple[str, float] | None:
+    def why_aborted(self, message: str) -> EngineError:
+        """What the library's last message means here."""
+        if (no_room := self.no_room()) is not None:
+            return no_room
+        remote = [card for card in self._cards if card.endpoint and card.virtual is None]
+        if self._connecting is not None:
+            return EngineError(
+                f"what answers at {self._connecting} is no RPC server of this llama.cpp's version; "
+                "start `ggml-rpc-server` of the same version there",
+                key="split.cards",
+            )
+        if remote and "RPC server" in message:
+            places = " or ".join(f"{card.name} at {card.endpoint}" for card in remote)
+            return EngineError(f"{places} does not answer any more", card=remote[0].name if len(remote) == 1 else None)
+        return EngineError(f"llama.cpp gave up: {plain(message)}")
+
+    def _refused(self) -> Refused | None:
         refusal = self._log.refusal
         if refusal is None:
             return self._virtual.refused()
-        return next((card.name for card in self._cards if card.owns(refusal.buffer)), refusal.buffer), refusal.mib
+        card = next((card for card in self._cards if card.owns(refusal.buffer)), None)
+        if card is None:
+            return Refused(refusal.buffer, refusal.mib, None)
+        return Refused(card.name, refusal.mib, card.free_mib())
 
-    def _use_cards(self, command: Load) -> None:
+    def _check_room(self) -> None:
+        """Hold each virtual card to its size. Raises LoadFailed."""
+        over = self._virtual.refused()
+        if over is not None and (failure := self.no_room()) is not None:
+            raise failure
+
+    def _use_cards(self, command: Load, progress: ProgressSink) -> None:
         sizes = {card.name: card.virtual_mib for card in command.cards if card.virtual_mib is not None}
         if sizes and not llama.llama_supports_rpc():
             raise LoadFailed(
@@ -103,10 +131,14 @@ class Model:
                 key="split.cards",
             )
         try:
-            self._virtual.start(sizes, command.card_threads)
+            staging_mib = max(STAGING_MIB, largest_tensor_mib(Path(command.model_path)))
+            self._virtual.start(sizes, staging_mib, command.card_threads)
         except CardFailedToStart as error:
             raise LoadFailed(str(error), key="split.cards") from error
-        self._cards = [self._use(card) for card in command.cards]
+        for card in command.cards:
+            if card.endpoint is not None:
+                progress(0.0, f"connecting to {card.endpoint}")
+            self._cards.append(self._use(card))
 
     def _use(self, card: WireCard) -> UsedCard:
         if card.device is not None:
@@ -120,7 +152,9 @@ class Model:
         assert endpoint is not None
         if virtual is None:
             self._check_endpoint(card.name, endpoint)
+        self._connecting = endpoint
         devices = native.add_rpc_server(endpoint)
+        self._connecting = None
         if not devices:
             raise LoadFailed(f"the RPC server at {endpoint} offers no device", card=card.name, key="split.cards")
         return UsedCard(card.name, devices[0], endpoint, virtual)
@@ -174,6 +208,7 @@ class Model:
         self._model = llama.llama_model_load_from_file(command.model_path.encode(), params)
         if not self._model:
             raise self._failure("the model did not load", "model")
+        self._check_room()
 
     def _make_context(self, context: Context, started: float) -> Loaded:
         self._log.start_context()
@@ -190,6 +225,7 @@ class Model:
             raise self._failure("the context could not be made", "context")
         self.context = made
         self._warm_up()
+        self._check_room()
         cards, host = read_log(self._log, self._cards)
         places: tuple[str, ...] = ()
         if self._meter:

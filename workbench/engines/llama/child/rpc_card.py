@@ -1,6 +1,7 @@
 """A virtual card: a loopback RPC server of llama.cpp in a process of its own, with a size.
 
-`python -m workbench.engines.llama.child.rpc_card PORT SIZE_MIB THREADS`, started by the worker.
+`python -m workbench.engines.llama.child.rpc_card PORT SIZE_MIB STAGING_MIB THREADS`, started by the worker.
+STAGING_MIB is room for the server's receive buffer, which is as large as the tensor on its way.
 It answers each line on stdin with its ledger of buffers (one JSON line on stdout), and ends
 when stdin ends: with the worker, whatever ended that.
 """
@@ -21,8 +22,6 @@ import msgspec
 MIB = 1024 * 1024
 STACK_MIB = 9
 """What one compute thread adds to the process's data: its stack and heap arena."""
-STAGING_MIB = 32
-"""Room for the server's receive buffer, which is as large as the tensor on its way."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -39,6 +38,7 @@ class Ledger:
     """The buffers of this card, read from the server's own debug lines."""
 
     _ALLOC = re.compile(rb"\[alloc_buffer\].* size: (\d+) -> (?:remote_ptr: ([0-9a-f]+), remote_size: (\d+)|failed)")
+    _STAGING = re.compile(rb"Failed to allocate input buffer of size (\d+)")
     _FREE = re.compile(rb"\[free_buffer\] remote_ptr: ([0-9a-f]+)")
 
     def __init__(self) -> None:
@@ -53,6 +53,8 @@ class Ledger:
             self.allocations.append(allocation)
             if not failed:
                 self._live[match[2]] = allocation
+        elif b"Failed" in line and (match := self._STAGING.search(line)):
+            self.allocations.append(Allocation(time.monotonic_ns(), int(match[1]), failed=True))
         elif b"[free_buffer]" in line and (match := self._FREE.search(line)) and match[1] in self._live:
             self._live.pop(match[1]).freed = True
 
@@ -64,9 +66,9 @@ def _data_mib() -> float:
     return 0.0
 
 
-def _limit_memory(size_mib: float, threads: int) -> None:
+def _limit_memory(size_mib: float, staging_mib: float, threads: int) -> None:
     """Give the process a real size: past it the allocator is refused, as on a full card."""
-    limit = int((_data_mib() + size_mib + STAGING_MIB + STACK_MIB * (threads + 2)) * MIB)
+    limit = int((_data_mib() + size_mib + staging_mib + STACK_MIB * (threads + 2)) * MIB)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
@@ -79,7 +81,7 @@ def _answer(ledger: Ledger) -> None:
 
 def main() -> None:
     """Serve until stdin ends."""
-    port, size_mib, threads = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    port, size_mib, staging_mib, threads = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     if sys.platform == "linux":
         # A stopped process cannot see its stdin end; the kernel's signal reaches it all the same.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -97,7 +99,7 @@ def main() -> None:
     ggml.ggml_backend_dev_by_type.restype = ctypes.c_void_p
     device = ctypes.c_void_p(ggml.ggml_backend_dev_by_type(0))
 
-    _limit_memory(size_mib, threads)
+    _limit_memory(size_mib, staging_mib, threads)
     threading.Thread(target=_answer, args=(ledger,), daemon=True).start()
     # The server prints to C stdout, which here is the ledger's pipe: point fd 1 at the log.
     sys.stdout = os.fdopen(os.dup(1), "w")

@@ -24,7 +24,6 @@ from workbench.engines.llama.child.cards import VirtualCards
 from workbench.engines.llama.child.forecast import Simulator
 from workbench.engines.llama.child.header import HeaderError, read_header
 from workbench.engines.llama.child.model import Model
-from workbench.engines.llama.child.reasons import plain
 from workbench.engines.llama.child.talk import Talk
 
 GATHER_S = 0.025
@@ -189,10 +188,7 @@ class Worker:
     def _aborted(self, message: str) -> None:
         """The library is about to abort: say what is known. A dead card's watcher may say it better."""
         time.sleep(0.1)
-        no_room = self._model.no_room()
-        if no_room is not None:
-            self._die(_failed("died", no_room))
-        self._die(wire.Failed(kind="died", reason=f"llama.cpp gave up: {plain(message)}"))
+        self._die(_failed("died", self._model.why_aborted(message)))
 
     def _die(self, failure: wire.Failed) -> None:
         self._dying.acquire()  # for good: the first to know says why, the others wait for the end
