@@ -2,7 +2,12 @@
 
 import itertools
 import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+from textual.pilot import Pilot
 
 from workbench.app.app import WorkbenchApp
 from workbench.app.outside import DEMO_HINT, Outside
@@ -70,6 +75,44 @@ def snapshot(cards: tuple[Card, ...], at: float, *, lost: str = "") -> Snapshot:
         for number, card in enumerate(cards)
     )
     return Snapshot(at=at, cards=samples, host=HostSample(cpu_percent=12.0, total_mib=64000.0, available_mib=48000.0))
+
+
+async def until(pilot: Pilot[None], predicate: Callable[[], object]) -> None:
+    """Let the app run until `predicate` holds."""
+    deadline = time.monotonic() + 20
+    while not predicate():
+        if time.monotonic() > deadline:
+            said = [said.message for said in pilot.app.said] if isinstance(pilot.app, WorkbenchApp) else []
+            raise AssertionError(f"not within 20 s; said: {said}")
+        await pilot.pause(0.01)
+
+
+@asynccontextmanager
+async def running(
+    app: WorkbenchApp, size: tuple[int, int] = (120, 40), *, loaded: bool = True
+) -> AsyncIterator[Pilot[None]]:
+    """The app in a terminal of that size, its first layout loaded and measured; closed at the end."""
+    try:
+        async with app.run_test(size=size) as pilot:
+            if loaded:
+                await until(pilot, lambda: measured(app) == 1 and app.main.split.current is not None)
+            yield pilot
+    finally:
+        app.session.close()
+
+
+def measured(app: WorkbenchApp) -> int:
+    """How many splits were measured."""
+    return sum(1 for entry in app.session.history if entry.probe)
+
+
+async def ask(pilot: Pilot[None], app: WorkbenchApp, prompt: str) -> None:
+    """Type a prompt, send it, and see the reply to its end."""
+    turns = len(app.session.conversation.turns)
+    app.main.go_to(app.main.chat.prompt)
+    app.main.chat.prompt.fill(prompt, app.main.chat.prompt.editing)
+    await pilot.press("enter")
+    await until(pilot, lambda: len(app.session.conversation.turns) > turns and not app.main.chat.answering)
 
 
 def make_app(script: Script, outside: Outside | None = None, *, first: Layout | None = LAYOUT) -> WorkbenchApp:

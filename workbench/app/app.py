@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from textual import on, work
@@ -13,7 +14,7 @@ from textual.screen import Screen
 
 from workbench.app.card_rows import kind_of
 from workbench.app.inbox import Inbox
-from workbench.app.keymap import KEYS, bindings
+from workbench.app.keymap import KEYS
 from workbench.app.messages import (
     CardsFound,
     DraftChanged,
@@ -26,7 +27,7 @@ from workbench.app.messages import (
     SplitApplied,
 )
 from workbench.app.outside import Drafts, Outside
-from workbench.app.screens.context_full import ContextFullScreen, WayOn
+from workbench.app.screens.context_full import ContextFullScreen, WayOn, take
 from workbench.app.screens.help import HelpScreen
 from workbench.app.screens.layouts import LayoutsScreen
 from workbench.app.screens.main import MainScreen
@@ -54,7 +55,6 @@ class WorkbenchApp(App[None]):
 
     CSS_PATH = "theme.tcss"
     TITLE = "workbench"
-    BINDINGS = bindings("anywhere")
     ENABLE_COMMAND_PALETTE = True
 
     def __init__(
@@ -151,11 +151,11 @@ class WorkbenchApp(App[None]):
     def _print_error_renderables(self) -> None:
         """Nothing: whoever runs the app tells the user in one line."""
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette lists the key map."""
         for key in KEYS:
             if key.palette:
-                yield SystemCommand(key.what, key.keys, lambda action=key.action: self.run_action(action))
+                yield SystemCommand(key.what, key.keys, lambda action=key.action: self.run_action(action, self.main))
         yield SystemCommand("change the colours", "themes", self.action_change_theme)
 
     # ── what the session and the meters say ───────────────────────────────────────────────
@@ -285,23 +285,16 @@ class WorkbenchApp(App[None]):
         loaded, layout = self.session.loaded, self.session.layout
         if loaded is None or layout is None:
             return
-        turns = len(self.session.conversation.turns)
 
         def go_on(way: WayOn | None) -> None:
-            if way is None:
-                return
-            if way.way == "larger":
-                self.session.set_context(msgspec.structs.replace(layout.context, n_ctx=way.number))
-            elif way.way == "drop":
-                self.session.drop_oldest(way.number)
-            else:
-                self.session.clear()
-            if event.prompt is not None:
-                self.main.chat.prompt.accepted(event.prompt)
-                self.session.send(event.prompt)
+            if way is not None:
+                take(way, self.session, layout.context)
+                if event.prompt is not None:
+                    self.main.chat.prompt.accepted(event.prompt)
+                    self.session.send(event.prompt)
 
-        screen = ContextFullScreen(event, turns=turns, n_ctx_train=loaded.model.n_ctx_train)
-        self.push_screen(screen, go_on)
+        turns = len(self.session.conversation.turns)
+        self.push_screen(ContextFullScreen(event, turns=turns, n_ctx_train=loaded.model.n_ctx_train), go_on)
 
     # ── keys that work everywhere ─────────────────────────────────────────────────────────
     def action_help(self) -> None:
@@ -324,11 +317,6 @@ class WorkbenchApp(App[None]):
     def _load(self, layout: Layout | None) -> None:
         if layout is not None:
             self.session.load(layout)
-
-    def action_split(self) -> None:
-        """To the split editor, or back."""
-        main = self.main
-        main.go_to(main.chat.prompt if main.where == "split" else main.split)
 
     def action_go_back(self) -> None:
         """The layout before."""
@@ -364,18 +352,6 @@ class WorkbenchApp(App[None]):
 
     def _forget_clear(self) -> None:
         self._clear_asked = False
-
-    def action_thinking(self) -> None:
-        """Show or fold the last reply's thinking."""
-        self.main.chat.toggle_thinking()
-
-    def action_next_pane(self) -> None:
-        """The next pane."""
-        self.main.next_pane(1)
-
-    def action_previous_pane(self) -> None:
-        """The pane before."""
-        self.main.next_pane(-1)
 
     def action_escape(self) -> None:
         """Stop what runs; else close the message, leave editing, or go to the prompt."""

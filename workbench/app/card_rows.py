@@ -111,8 +111,8 @@ def _draw_row(row: CardRow, width: int, label_width: int) -> Content:
     unit, per_unit = _unit(row)
     sizes = f"{_size(row.used_mib, per_unit)}/{_size(row.total_mib, per_unit)} {unit}"
     kinds = _kinds(row, per_unit)
-    one_row = room - len(sizes) - cell_len(kinds.plain) - 4 >= 8
-    bar_width = max(4, room - len(sizes) - 1 - (cell_len(kinds.plain) + 2 if one_row else 0))
+    one_row = room - len(sizes) - kinds.cell_length - 4 >= 8
+    bar_width = max(4, room - len(sizes) - 1 - (kinds.cell_length + 2 if one_row else 0))
     first = label + _bar(row, bar_width) + Content(f" {sizes}")
     if one_row:
         first = first + Content("  ") + kinds
@@ -131,13 +131,16 @@ def _second(row: CardRow, room: int, kinds: Content | None) -> Content:
     if kinds is not None:
         pieces.insert(0, kinds)
     rest = Content("  ").join(pieces)
+    while len(pieces) > 1 and rest.cell_length + len(percent) + 2 > room:
+        pieces.pop()
+        rest = Content("  ").join(pieces)
     what = "cpu " if row.kind in (CardKind.VIRTUAL, CardKind.CPU) else "gpu "
-    spark = min(12, room - len(what) - len(percent) - 2 - cell_len(rest.plain))
+    spark = min(12, room - len(what) - len(percent) - 2 - rest.cell_length)
     line = Content(what) if spark >= 0 else Content("")
     if spark > 2:
         line = line + Content.styled(sparkline(row.utilisation, spark), "$text-success")
     line = line + Content(percent + "  ") + rest
-    if row.title and room - cell_len(line.plain) - 2 >= cell_len(row.title):
+    if row.title and room - line.cell_length - 2 >= cell_len(row.title):
         line = line + Content("  ") + Content.styled(row.title, "$text-muted")
     return line
 

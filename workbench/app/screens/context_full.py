@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -11,7 +12,9 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from workbench.app.screens.dialog import Dialog
+from workbench.domain.layout import Context
 from workbench.lab.events import ContextFull
+from workbench.lab.session import Session
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,16 @@ def larger_n_ctx(event: ContextFull, n_ctx_train: int) -> int | None:
         wanted *= 2
     proposed = min(wanted, n_ctx_train) if n_ctx_train else wanted
     return proposed if proposed > event.n_ctx else None
+
+
+def take(way: WayOn, session: Session, context: Context) -> None:
+    """Go that way."""
+    if way.way == "larger":
+        session.set_context(msgspec.structs.replace(context, n_ctx=way.number))
+    elif way.way == "drop":
+        session.drop_oldest(way.number)
+    else:
+        session.clear()
 
 
 class ContextFullScreen(Dialog[WayOn]):

@@ -7,7 +7,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from workbench.app.keymap import Where
+from workbench.app.keymap import Where, bindings
 from workbench.app.messages import EditAsked, FocusPrompt, ScreenReady
 from workbench.app.panes.bars import FootKeys, Header, Status, Tabs
 from workbench.app.panes.cards import CardsPane
@@ -24,6 +24,7 @@ class MainScreen(Screen[None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide"), (140, "-wider")]  # noqa: RUF012
     AUTO_FOCUS = "#prompt"
+    BINDINGS = bindings("anywhere")
 
     def __init__(self, hint: str) -> None:
         super().__init__()
@@ -95,6 +96,22 @@ class MainScreen(Screen[None]):
         """The next pane, or the one before."""
         at = self.panes.index(self.focused) if self.focused in self.panes else 0
         self.go_to(self.panes[(at + by) % len(self.panes)])
+
+    def action_next_pane(self) -> None:
+        """The next pane."""
+        self.next_pane(1)
+
+    def action_previous_pane(self) -> None:
+        """The pane before."""
+        self.next_pane(-1)
+
+    def action_split(self) -> None:
+        """To the split editor, or back to the prompt."""
+        self.go_to(self.chat.prompt if self.where == "split" else self.split)
+
+    def action_thinking(self) -> None:
+        """Show or fold the last reply's thinking."""
+        self.chat.toggle_thinking()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         """The footer and the tabs follow the focus, a mouse click's too."""
