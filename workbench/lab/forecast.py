@@ -22,6 +22,10 @@ from workbench.store.places import places
 
 HELPER_ROOM_MIB = 1024.0
 """A CUDA card with less free than this has no room for the helper's context: stand-ins take its place."""
+QUIET_S = 0.2
+"""A pause between two keys after which the limits are worked out too."""
+REMEMBERED = 256
+"""Forecasts that are kept for the load that may follow."""
 CLOSE_S = 2.0
 """How long an answer that nobody wants any more is waited for."""
 MOVES = 12
@@ -33,11 +37,13 @@ Answer = Forecast | EngineError | ModelError
 class Forecasts:
     """Answers one draft at a time. `cards` lists the machine's cards for a layout's environment.
 
-    `release` must come before a load on real cards: the helper holds memory there.
+    `by_header` asks the second source where the first would speak. `release` must come before
+    a load on real cards: the helper holds memory there.
     """
 
-    def __init__(self, cards: Callable[[Layout], Sequence[Card]]) -> None:
+    def __init__(self, cards: Callable[[Layout], Sequence[Card]], *, by_header: bool = False) -> None:
         self._cards = cards
+        self._by_header = by_header
         self._errors = LoadErrors(places().state)
         self._forecaster = Forecaster(places().engine_log)
         self._rooms = Rooms(cards, self._errors)
@@ -45,8 +51,7 @@ class Forecasts:
         self._known: dict[bytes, Forecast] = {}
         self._loading = False
 
-    def forecast(self, layout: Layout, running: Running | None = None, *, limits: bool = True,
-                 by_header: bool = False) -> Forecast:  # fmt: skip
+    def forecast(self, layout: Layout, running: Running | None = None, *, limits: bool = True) -> Forecast:
         """What `layout` would take, against what is free once `running` is gone.
 
         `limits` asks for the largest n_ctx and the figures with q8_0 KV too. Raises LoadFailed
@@ -55,7 +60,7 @@ class Forecasts:
         layout = self.resolve(layout, running)
         load, rooms = self._plan(layout, running)
         wanted = tuple(None if room.free_mib is None else room.free_mib - room.other_mib for room in rooms)
-        found = self._simulate(layout, load, rooms, room_mib=wanted if limits else None, by_header=by_header)
+        found = self._simulate(layout, load, rooms, room_mib=wanted if limits else None)
         # Asked again: the helper's first look at the cards tells what it holds there itself.
         rooms = with_virtual(self._plan(layout, running)[1], load, found.cards)
         answer = domain.forecast(
@@ -69,6 +74,8 @@ class Forecasts:
             max_n_ctx=found.max_n_ctx,
             q8_cards=found.q8_cards,
         )
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
         self._known[_key(layout)] = answer
         return answer
 
@@ -134,13 +141,14 @@ class Forecasts:
             before = plan_load(running.layout, "", lambda: self._cards(running.layout)).cards
         return load, self._rooms.of(layout, load, running, before)
 
-    def _simulate(self, layout: Layout, load: Load, rooms: Sequence[Room], *,
-                  room_mib: tuple[float | None, ...] | None = None, by_header: bool = False) -> Simulated:  # fmt: skip
+    def _simulate(
+        self, layout: Layout, load: Load, rooms: Sequence[Room], room_mib: tuple[float | None, ...] | None = None
+    ) -> Simulated:
         env = layout.env
         if self._no_room_for_helper(load, rooms):
             cards = tuple(WireCard(name=card.name, virtual_mib=0.0) for card in load.cards)
             load, env = msgspec.structs.replace(load, cards=cards), {**env, "CUDA_VISIBLE_DEVICES": ""}
-        command = Simulate(load=load, room_mib=room_mib, by_header=by_header)
+        command = Simulate(load=load, room_mib=room_mib, by_header=self._by_header)
         cold = None if self._forecaster.warm else self._rooms.free_mib(layout, load.cards)
         found = self._forecaster.simulate(command, env)
         if cold is not None:
@@ -217,7 +225,7 @@ class DraftForecasts:
 
     def _run(self) -> None:
         while (wanted := self._next()) is not None:
-            if self._answer(wanted, limits=False):
+            if self._answer(wanted, limits=False) and self._stays(wanted):
                 self._answer(wanted, limits=True)
             with self._changed:
                 if self._wanted is wanted:
@@ -228,6 +236,11 @@ class DraftForecasts:
             while self._wanted is None and not self._closed:
                 self._changed.wait()
             return None if self._closed else self._wanted
+
+    def _stays(self, wanted: tuple[Layout, Running | None]) -> bool:
+        """Whether nothing newer is asked for a moment: the limits must not delay the next key's answer."""
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._closed or self._wanted is not wanted, QUIET_S)
 
     def _answer(self, wanted: tuple[Layout, Running | None], *, limits: bool) -> bool:
         """Work it out and tell; whether it was told, is a forecast and still is the newest."""

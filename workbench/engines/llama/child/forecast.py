@@ -1,6 +1,7 @@
 """The forecast's helper: a load simulated by llama.cpp itself, which allocates nothing."""
 
 import ctypes
+import functools
 import socket
 import threading
 import time
@@ -23,7 +24,7 @@ from workbench.engines.llama.child.loadlog import LoadLog
 from workbench.engines.llama.child.measure import META
 from workbench.engines.llama.child.native import MIB, ggml
 from workbench.engines.llama.child.params import context_params, model_params
-from workbench.engines.llama.child.tensors import HeaderTensors
+from workbench.engines.llama.child.tensors import HeaderTensors, Shapes
 from workbench.engines.llama.wire import Load, Simulate, Simulated
 
 STAND_INS = 16
@@ -78,16 +79,43 @@ class StandIns:
         raise LoadFailed("the stand-ins for the cards did not start", key="split.cards")
 
 
+class ModelFile:
+    """A model's header, read once for all drafts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.info: ModelInfo = read_header(path)
+
+    @functools.cached_property
+    def shapes(self) -> Shapes:
+        """Its tensors."""
+        return Shapes(self._path, self.info.n_layer)
+
+
+@functools.lru_cache(maxsize=2)
+def _read(path: Path, _changed_ns: int, _size: int) -> ModelFile:
+    return ModelFile(path)
+
+
+def _file(path: str) -> ModelFile:
+    """The header of the model at `path` as it is now. Raises LoadFailed."""
+    try:
+        status = Path(path).stat()
+        return _read(Path(path), status.st_mtime_ns, status.st_size)
+    except OSError as error:
+        raise LoadFailed(f"{path} cannot be read: {error.strerror}", key="model") from error
+    except HeaderError as error:
+        raise LoadFailed(str(error), key="model") from error
+
+
 class Simulation:
     """One simulated model; contexts are made on it again and again. `close` frees it."""
 
     def __init__(self, load: Load, log: LoadLog, stand_ins: StandIns) -> None:
         self._log = log
         self._load = load
-        try:
-            self.info: ModelInfo = read_header(Path(load.model_path))
-        except HeaderError as error:
-            raise LoadFailed(str(error), key="model") from error
+        self._file = _file(load.model_path)
+        self.info = self._file.info
         self._names = [card.name for card in load.cards]
         self._devices = _devices(load, stand_ins)
         self._shares = tuple(load.split.layers or ()) or (
@@ -198,7 +226,7 @@ class Simulation:
 
     def _by_header(self) -> list[list[float]]:
         """The same from the header's tensors; the compute buffers and the cache's size by the log."""
-        tensors = HeaderTensors(Path(self._load.model_path), self.info.n_layer, self._padded_shares())
+        tensors = HeaderTensors(self._file.shapes, self._padded_shares())
         cache, weights, kv = self._log.cache_mib * MIB, tensors.weights(self._places), tensors.kv_parts(self._places)
         device_names = list(self._by_device_name)
         if self._cut_by_tensor:

@@ -33,22 +33,30 @@ _FEED_FORWARD = {
 """The tensors that tensor mode cuts, and along which axis; it copies all others to every card."""
 
 
-class HeaderTensors:
-    """The tensors of a model, by name, and how `shares` would cut them in tensor mode."""
+class Shapes:
+    """The tensors of a model, by name, and the widths of its heads, read once."""
 
-    def __init__(self, path: Path, n_layer: int, shares: Sequence[float]) -> None:
-        self._n_layer = n_layer
-        self._shares = shares
-        self._tensors: dict[str, Tensor] = {}
+    def __init__(self, path: Path, n_layer: int) -> None:
+        self.n_layer = n_layer
+        self.tensors: dict[str, Tensor] = {}
         for part in parts(path):
             with GgufHeader(part) as header:
-                self._tensors.update((tensor.name, tensor) for tensor in header.tensors())
+                self.tensors.update((tensor.name, tensor) for tensor in header.tensors())
         with GgufHeader(path) as header:
             arch = header.text("general.architecture")
             heads = header.number(f"{arch}.attention.head_count", 1)
             width = header.number(f"{arch}.embedding_length", heads) // heads
-            self._head_k = header.number(f"{arch}.attention.key_length", width)
-            self._head_v = header.number(f"{arch}.attention.value_length", width)
+            self.head_k = header.number(f"{arch}.attention.key_length", width)
+            self.head_v = header.number(f"{arch}.attention.value_length", width)
+
+
+class HeaderTensors:
+    """What each card holds of these tensors, and how `shares` would cut them in tensor mode."""
+
+    def __init__(self, shapes: Shapes, shares: Sequence[float]) -> None:
+        self._shares = shares
+        self._n_layer, self._tensors = shapes.n_layer, shapes.tensors
+        self._head_k, self._head_v = shapes.head_k, shapes.head_v
 
     def weights(self, places: Mapping[int, str]) -> dict[str, float]:
         """Bytes by the name of the device that each layer was assigned to; "" is the host's."""
