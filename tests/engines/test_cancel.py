@@ -1,5 +1,6 @@
 """Cancelled: in the reply, in a long prefill, in the load, and against all races."""
 
+import functools
 import os
 import signal
 import threading
@@ -109,8 +110,9 @@ def test_a_probe_is_cancelled_and_says_so_by_no_figures(engine: Opened) -> None:
 def test_a_cancel_reaches_the_call_it_was_meant_for_and_no_other(tiny_engine: Opened) -> None:
     """Cancels that come as a call begins or ends: none is lost to the ladder, none hits the next call."""
     for i in range(60):
-        running = Running(lambda: tiny_engine.ask("hello", max_tokens=3 + i % 5, ignore_eos=True))
-        wait_until(lambda: tiny_engine.engine._grace_s is not None or running.ended > 0)
+        running = Running(functools.partial(tiny_engine.ask, "hello", max_tokens=3 + i % 5, ignore_eos=True))
+        while tiny_engine.engine._grace_s is None and not running.ended:
+            time.sleep(0.0002)
         time.sleep(i % 12 / 2000)
         tiny_engine.engine.cancel()
         reply = running.wait()

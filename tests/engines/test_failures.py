@@ -114,6 +114,7 @@ def test_a_model_that_is_none_is_named_with_what_is_wrong(how: str, tmp_path: Pa
             kit.open_engine(layout(path), lambda _: None)
     finally:
         kit.close()
+    assert isinstance(caught.value, ModelError | LoadFailed)
     assert caught.value.key == "model"
     assert str(path) in str(caught.value)
     for part in BROKEN[how]:
@@ -226,7 +227,7 @@ def test_a_load_tells_how_far_it_is(open_engine: Open) -> None:
         assert fractions == sorted(fractions)
         assert (fractions[0], fractions[-1]) == (0.0, 1.0)
         assert len(set(fractions)) > 20
-        assert [progress.stage for progress in it.progress][0] == "starting cards"
+        assert it.progress[0].stage == "starting cards"
 
 
 def test_a_model_in_parts_loads_from_its_first(tmp_path: Path, open_engine: Open) -> None:

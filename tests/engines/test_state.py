@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -93,7 +94,7 @@ def test_a_quantised_cache_carries_over_to_its_like(open_engine: Open, tmp_path:
         assert restored(it, q8_before).text == q8_before.second.text
 
 
-REFUSING = {
+REFUSING: dict[str, dict[str, Any]] = {
     "another type of cache": {"type_k": "q8_0", "type_v": "q8_0"},
     "other flash attention": {"flash_attn": False},
 }

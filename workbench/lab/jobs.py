@@ -1,5 +1,6 @@
 """One thread that runs a session's jobs by right of way."""
 
+import contextlib
 import heapq
 import itertools
 import threading
@@ -76,8 +77,8 @@ class Jobs:
         while (job := self._next()) is not None:
             if not job.future.set_running_or_notify_cancel():
                 continue
-            self._on_busy(job.name)
             try:
+                self._on_busy(job.name)
                 result = job.work()
             except BaseException as error:
                 self.running = None
@@ -88,8 +89,11 @@ class Jobs:
 
     def _next(self) -> _Job | None:
         with self._changed:
-            if not self._heap and not self._closed:
+            is_idle = not self._heap and not self._closed
+        if is_idle:
+            with contextlib.suppress(Exception):  # a listener's fault must not end the queue
                 self._on_busy(None)
+        with self._changed:
             while not self._heap and not self._closed:
                 self._changed.wait()
             if self._closed:
