@@ -1,6 +1,6 @@
 """A conversation's state: saved, taken over by another split, refused where it cannot be."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_another_split_takes_it_over_byte_for_byte_and_goes_on_alike(
 
 
 def test_tensor_mode_takes_it_over_and_gives_it_back(
-    before: Before, open_engine: Open, tmp_path: Path, record_property: pytest.FixtureRequest
+    before: Before, open_engine: Open, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     of = layout(split_mode="tensor", tensor_split=(1, 1))
     with open_engine(of) as it:
