@@ -16,11 +16,12 @@ from tempfile import TemporaryDirectory
 from workbench.domain.conversation import Sampling
 from workbench.domain.layout import Context, Layout
 from workbench.domain.split import MODES, Split, SplitMode
+from workbench.domain.timing import Timing
 from workbench.engines.engine import Engine, Filler, Request
 from workbench.lab.kit import RealKit
 from workbench.store.places import HOME_VARIABLE
 
-PREFILL, DECODE, REPEATS = 512, 64, 3
+PREFILL, DECODE, REPEATS = 512, 64, 5
 
 
 def llama_bench(command: str, model: Path, split: Split, env: dict[str, str]) -> dict[str, list[float]]:
@@ -39,20 +40,17 @@ def llama_bench(command: str, model: Path, split: Split, env: dict[str, str]) ->
     return {"decode" if row["n_gen"] else "prefill": row["samples_ts"] for row in rows}
 
 
-def worker(engine: Engine, salt: int) -> tuple[float, float]:
-    """Prefill and decode rate of the worker, on an empty context as llama-bench does it."""
+def worker(engine: Engine) -> dict[str, list[float]]:
+    """The same of the worker: a warm-up, then repeats of one kind in a row, each on an empty context."""
 
-    def ask(prompt_tokens: int, max_tokens: int) -> tuple[float | None, float | None]:
+    def ask(prompt_tokens: int, max_tokens: int, salt: int) -> Timing:
         filler = Filler(prompt_tokens=prompt_tokens, salt=salt)
         sampling = Sampling(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-        timing = engine.chat(Request(messages=(), sampling=sampling, filler=filler), lambda text: None).timing
-        return timing.prefill_tok_s, timing.decode_tok_s
+        return engine.chat(Request(messages=(), sampling=sampling, filler=filler), lambda text: None).timing
 
-    prefill, _ = ask(PREFILL, 1)
-    _, decode = ask(1, DECODE + 1)
-    assert prefill is not None
-    assert decode is not None
-    return prefill, decode
+    prefills = [ask(PREFILL, 1, salt).prefill_tok_s or 0.0 for salt in range(REPEATS + 1)]
+    decodes = [ask(1, DECODE + 1, salt).decode_tok_s or 0.0 for salt in range(REPEATS + 1)]
+    return {"prefill": prefills[1:], "decode": decodes[1:]}
 
 
 def compare(layout: Layout, command: str, rounds: int) -> dict[str, object]:
@@ -70,11 +68,8 @@ def compare(layout: Layout, command: str, rounds: int) -> dict[str, object]:
             kit.close()
             try:
                 engine.load(lambda progress: None)
-                worker(engine, 0)
-                for salt in range(1, REPEATS + 1):
-                    prefill, decode = worker(engine, salt)
-                    ours["prefill"].append(prefill)
-                    ours["decode"].append(decode)
+                for kind, rates in worker(engine).items():
+                    ours[kind] += rates
             finally:
                 engine.close()
     row: dict[str, object] = {"model": Path(layout.model).name, "split": layout.split.label(), "rounds": rounds}

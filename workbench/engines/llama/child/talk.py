@@ -14,7 +14,7 @@ from workbench.domain.timing import Probe, Timing
 from workbench.engines.engine import EngineError, Filler, PromptTooLong, SavedState, StateRefused
 from workbench.engines.llama.child.model import Model
 from workbench.engines.llama.child.native import AbortFlag
-from workbench.engines.llama.child.sampler import GREEDY, sampler_chain
+from workbench.engines.llama.child.sampler import GREEDY, Pick, picker
 from workbench.engines.llama.child.template import ChatTemplate
 from workbench.engines.llama.child.tokens import TextStream, Vocabulary
 
@@ -98,8 +98,8 @@ class Talk:
         prefill_s = time.perf_counter() - prefill_started
         stream = TextStream(self.template.stops)
         said: list[str] = []
-        with sampler_chain(sampling) as chain:
-            token = llama.llama_sampler_sample(chain, self._context, -1)
+        with picker(sampling, self._context) as pick:
+            token = pick()
             first = time.perf_counter()
             ttft_s = time.monotonic() - arrived
 
@@ -108,7 +108,7 @@ class Talk:
                     said.append(text)
                     on_text(text)
 
-            stop, last, io_s = self._decode(token, chain, sampling, stream, emit)
+            stop, last, io_s = self._decode(token, pick, sampling, stream, emit)
         emit(stream.end())
         if filler is None and not stream.stopped:
             # A stop string is in the tokens and not in the text: such a reply is cut anew.
@@ -126,41 +126,48 @@ class Talk:
         )
 
     def _decode(
-        self, token: int, chain: object, sampling: Sampling, stream: TextStream, emit: Callable[[str], None]
+        self, token: int, pick: Pick, sampling: Sampling, stream: TextStream, emit: Callable[[str], None]
     ) -> tuple[StopReason, float, float]:
-        """The loop. Returns why it ended, when the last token was sampled, and seconds spent on text."""
-        context, abort, vocabulary, tokens = self._context, self._abort, self._vocabulary, self.tokens
-        decode, sample, clock = llama.llama_decode, llama.llama_sampler_sample, time.perf_counter
+        """The loop. Returns why it ended, when the last token was picked, and seconds spent on text.
+
+        The decode of a token is begun before its text is made: a card works meanwhile.
+        """
+        context, vocabulary, tokens = self._context, self._vocabulary, self.tokens
+        decode, clock = llama.llama_decode, time.perf_counter
         one = (llama.llama_token * 1)()
         batch = llama.llama_batch_get_one(one, 1)
         left = sampling.max_tokens or self._n_ctx
         io_s = 0.0
         while True:
-            sampled = clock()
+            picked = clock()
             if not sampling.ignore_eos and vocabulary.ends(token):
-                return "stop", sampled, io_s
+                return "stop", picked, io_s
             tokens.append(token)
-            emit(stream.feed(vocabulary.piece(token)))
             left -= 1
-            if stream.stopped:
-                return "stop", sampled, io_s
-            if left == 0:
-                return "max_tokens", sampled, io_s
-            if abort:
-                return "cancelled", sampled, io_s
-            if self.n_kv >= self._n_ctx:
-                return "context_full", sampled, io_s
-            one[0] = token
+            stop = self._stop_before_decode(left)
+            if stop is None:
+                one[0] = token
+                status = decode(context, batch)
+                if status == ABORTED:
+                    self._resync()
+                    stop = "cancelled"
+                elif status != 0:
+                    raise EngineError(f"llama_decode failed with {status}")
+                else:
+                    self.n_kv += 1
             begun = clock()
-            io_s += begun - sampled
-            status = decode(context, batch)
-            if status == ABORTED:
-                self._resync()
-                return "cancelled", sampled, io_s
-            if status != 0:
-                raise EngineError(f"llama_decode failed with {status}")
-            self.n_kv += 1
-            token = sample(chain, context, -1)
+            emit(stream.feed(vocabulary.piece(token)))
+            io_s += clock() - begun
+            if stop is not None or stream.stopped:
+                return stop or "stop", picked, io_s
+            token = pick()
+
+    def _stop_before_decode(self, left: int) -> StopReason | None:
+        if left == 0:
+            return "max_tokens"
+        if self._abort:
+            return "cancelled"
+        return "context_full" if self.n_kv >= self._n_ctx else None
 
     def _take_prompt(self, prompt: str) -> None:
         """Cut the prompt into tokens and keep of the context what they have in common."""
@@ -216,7 +223,7 @@ class Talk:
         """Keep the first `count` tokens of the context."""
         if count < self.n_kv and not llama.llama_memory_seq_rm(self._memory, SEQUENCE, count, -1):
             # Recurrent state cannot be cut: begin again.
-            llama.llama_memory_clear(self._memory, True)
+            llama.llama_memory_clear(self._memory, False)
             count = 0
         self.n_kv = count
 
@@ -252,13 +259,13 @@ class Talk:
         aside = self._set_aside()
         kept = (self.tokens, self.n_kv)
         try:
-            llama.llama_memory_clear(self._memory, True)
+            llama.llama_memory_clear(self._memory, False)
             depth = min(PROBE_DEPTH, self._n_ctx // 4)
             return self._measure(depth, min(PROBE_TOKENS, self._n_ctx // 4))
         except Aborted:
             return None
         finally:
-            llama.llama_memory_clear(self._memory, True)
+            llama.llama_memory_clear(self._memory, False)
             self.tokens, self.n_kv = kept
             if aside is not None and not llama.llama_state_seq_set_data(self._context, aside, len(aside), SEQUENCE):
                 self.n_kv = 0
@@ -269,15 +276,15 @@ class Talk:
         begun = time.perf_counter()
         self._prefill()
         prefill_s = time.perf_counter() - begun
-        with sampler_chain(GREEDY) as chain:
-            one = (llama.llama_token * 1)(llama.llama_sampler_sample(chain, self._context, -1))
+        with picker(GREEDY, self._context) as pick:
+            one = (llama.llama_token * 1)(pick())
             batch = llama.llama_batch_get_one(one, 1)
             for i in range(PROBE_WARM_UP + n_tokens):
                 if i == PROBE_WARM_UP:
                     begun = time.perf_counter()
                 if self._abort or llama.llama_decode(self._context, batch) != 0:
                     raise Aborted
-                one[0] = llama.llama_sampler_sample(chain, self._context, -1)
+                one[0] = pick()
             decode_s = time.perf_counter() - begun
         return Probe(
             depth=depth + PROBE_WARM_UP,
@@ -309,9 +316,7 @@ class Talk:
             raise EngineError(f"the conversation's state cannot be written to {path}: {error.strerror}") from error
         if not written or size != written:
             raise EngineError(f"the conversation's state could not be written to {path}: {size} of {written} bytes")
-        return SavedState(
-            path=str(path), size=size, tokens=tuple(self.tokens), text=self.text, marks=tuple(self.marks)
-        )
+        return SavedState(path=str(path), size=size, tokens=tuple(self.tokens), text=self.text, marks=tuple(self.marks))
 
     def restore(self, state: SavedState) -> None:
         """Take a state over. Raises StateRefused; the context is then empty."""
@@ -329,7 +334,7 @@ class Talk:
             self._context, state.path.encode(), SEQUENCE, array, room, ctypes.byref(count)
         )
         if not read:
-            llama.llama_memory_clear(self._memory, True)
+            llama.llama_memory_clear(self._memory, False)
             self.tokens, self.n_kv, self.text, self.marks = [], 0, "", []
             raise StateRefused("the new context cannot hold the saved state; the prompt is evaluated again")
         self.tokens, self.n_kv = list(state.tokens), count.value
