@@ -162,6 +162,8 @@ class WorkbenchApp(App[None]):
     @on(SessionSpoke)
     async def _hear(self) -> None:
         for event in self._inbox.fetch():
+            if self._exit:
+                return
             await self._on_event(event)
 
     @on(Metered)
