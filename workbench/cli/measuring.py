@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-BLOCKS = 4
+from workbench.domain.samples import DEFAULT_BLOCKS
+
 LOADS = 3
 
 
@@ -12,7 +13,7 @@ LOADS = 3
 @click.argument("a", required=False, metavar="A")
 @click.argument("b", required=False, metavar="B")
 @click.option("--prompts", metavar="SET", help="The prompt set, a file or a name.")
-@click.option("--blocks", metavar="N", type=click.IntRange(min=1), default=BLOCKS, show_default=True,
+@click.option("--blocks", metavar="N", type=click.IntRange(min=1), default=DEFAULT_BLOCKS, show_default=True,
               help="Blocks of four loads, ABBA and BAAB in turn.")
 @click.option("--resident", is_flag=True, help="Load both at once, once: quick, and indicative only.")
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Keep the run in this folder.")

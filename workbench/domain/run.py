@@ -24,7 +24,7 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run was made."""
+    """Where a run was made. `cores` are all of the machine's, as its load average counts."""
 
     host: str
     cpu: str

@@ -13,6 +13,7 @@ from workbench.domain.timing import Timing
 Arm = Literal["A", "B"]
 Method = Literal["fresh", "resident"]
 ORDERS: tuple[tuple[Arm, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
+DEFAULT_BLOCKS = 4
 DEFAULT_MAX_TOKENS = 128
 """The length of a reply whose prompt set leaves it open."""
 SALTS = 900_000

@@ -11,7 +11,7 @@ from workbench.domain.layout import Layout
 from workbench.domain.outcome import Outcome, outcome
 from workbench.domain.prompts import PromptSet
 from workbench.domain.run import VERSION, Machine, Run, RunHeader
-from workbench.domain.samples import SALTS, Method, fits, plan_ab, plan_replay
+from workbench.domain.samples import DEFAULT_BLOCKS, SALTS, Method, fits, plan_ab, plan_replay
 from workbench.lab.conditions import MeterReader
 from workbench.lab.kit import Kit, RealKit
 from workbench.lab.progress import BlockDone, RunBegan, RunBroke, RunEnded, RunEvent
@@ -21,7 +21,6 @@ from workbench.store.places import places
 from workbench.store.runs import RunError, RunLog, list_runs, new_run_id, read_run
 from workbench.store.writing import file_name
 
-DEFAULT_BLOCKS = 4
 RUNS_FOR_NOISE = 20
 """How many of the newest runs are asked what fresh loads differ by."""
 CTX_STEP = 256
@@ -40,10 +39,10 @@ class PromptDoesNotFit(Exception):
 
 
 class Experiment:
-    """One run, new or gone on with. Listeners are called from its thread, in order.
+    """One run, new or gone on with. The listener is called from its thread, in order.
 
     Whoever has a session on the same cards parks it before `start` and brings it back after
-    the end. `close` is called by `wait`, and by whoever does not wait.
+    `RunEnded` or `RunBroke`, one of which is the last event.
     """
 
     def __init__(self, kit: Kit, log: RunLog, run: Run, listener: Listener, read: ReaderFor) -> None:

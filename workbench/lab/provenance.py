@@ -18,7 +18,6 @@ from workbench.domain.split import Virtual
 from workbench.engines.engine import EngineDied
 from workbench.engines.llama.client import engine_facts
 from workbench.engines.llama.process import worker_environment
-from workbench.lab.plan import cores
 from workbench.meters.nvml import Nvml
 from workbench.store.models import parts_of
 from workbench.store.places import places
@@ -68,7 +67,7 @@ def _machine() -> Machine:
     return Machine(
         host=platform.node(),
         cpu=_cpu(),
-        cores=cores(),
+        cores=psutil.cpu_count() or 1,
         memory_mib=psutil.virtual_memory().total / _MIB,
         system=platform.platform(),
         driver=driver,
