@@ -69,6 +69,7 @@ async def measure(source: ForecastSource, mode: SplitMode, keys: int) -> dict[st
                 took.append(time.perf_counter() - begun)
             app.session.cancel()
             turn = await asyncio.to_thread(reply.result)
+            app.exit()
     finally:
         app.session.close()
         forecasts.close()

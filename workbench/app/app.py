@@ -279,6 +279,8 @@ class WorkbenchApp(App[None]):
 
     @on(Forecasted)
     def _show_forecast(self, event: Forecasted) -> None:
+        if self._exit:
+            return
         pane = self.main.split
         if event.split == pane.asked:
             pane.forecast, pane.stale = forecast_lines(event.answer), False
