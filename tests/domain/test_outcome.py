@@ -74,13 +74,15 @@ def test_an_arm_that_does_not_load_is_said_and_the_other_is_measured() -> None:
     assert said.arms[0].samples == 8
     assert said.cautions == ("B (B) did not load: no room",)
     assert all(effect.verdict == "too few blocks" for effect in said.effects)
+    assert wording.headline(said).endswith(": B did not load")
 
 
 def test_different_models_and_settings_are_said() -> None:
     run = made_run(faster_b)
     header = run.header.resolved("A", resolved("aa")).resolved("B", resolved("bb", flash_attn=False))
-    cautions = outcome(msgspec.structs.replace(run, header=header)).cautions
-    assert cautions == (
+    said = outcome(msgspec.structs.replace(run, header=header))
+    assert wording.headline(said).endswith("in decode (the arms have different models)")
+    assert said.cautions == (
         "the arms have different models: aa.gguf and bb.gguf",
         "flash attention is on in A alone",
     )

@@ -17,7 +17,7 @@ from workbench.store.places import places
 from workbench.store.runs import RunLog, read_run
 
 ROOT = Path(__file__).parents[2]
-ONE = PromptSet(name="one", defaults=Sampling(max_tokens=16), prompts=(Prompt(id="tides", text="Why two tides a day?"),))
+ONE = PromptSet(name="one", defaults=Sampling(max_tokens=16), prompts=(Prompt(id="tides", text="Why two tides?"),))
 
 
 def test_a_real_difference_is_seen(tiny: Path) -> None:

@@ -170,7 +170,7 @@ def _cautions(run: Run, arms: Sequence[ArmOutcome], known: Mapping[Metric, LoadN
     if header.kind == "ab":
         out += _between(header)
         if header.method == "resident":
-            out.append("indicative: one load an arm cannot tell a better split from a luckier load")
+            out.append("indicative: one load an arm cannot tell a better split from a luckier load; fresh loads can")
             if not known:
                 out.append("no fresh loads have been compared on this machine, so no speed is called faster or slower")
     busy = [s.conditions.load_average for s in run.samples if s.conditions.load_average is not None]
@@ -180,14 +180,21 @@ def _cautions(run: Run, arms: Sequence[ArmOutcome], known: Mapping[Metric, LoadN
     return out
 
 
+def different_models(header: RunHeader) -> bool:
+    """Whether the arms loaded models whose headers or sizes differ."""
+    files = {
+        (arm.resolved.model.header_sha256, arm.resolved.model.size_bytes) for arm in header.arms if arm.resolved
+    }
+    return len(files) > 1
+
+
 def _between(header: RunHeader) -> list[str]:
     """What differs between the arms beside what was to be compared."""
     a, b = header.arm("A"), header.arm("B")
     out = []
     if a.resolved is not None and b.resolved is not None:
-        ours, theirs = a.resolved.model, b.resolved.model
-        if (ours.header_sha256, ours.size_bytes) != (theirs.header_sha256, theirs.size_bytes):
-            out.append(f"the arms have different models: {ours.path} and {theirs.path}")
+        if different_models(header):
+            out.append(f"the arms have different models: {a.resolved.model.path} and {b.resolved.model.path}")
         if a.resolved.flash_attn != b.resolved.flash_attn:
             on = "A" if a.resolved.flash_attn else "B"
             out.append(f"flash attention is on in {on} alone")

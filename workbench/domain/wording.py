@@ -4,7 +4,7 @@ import math
 
 from workbench.domain.card import format_mib
 from workbench.domain.comparison import Effect, Metric
-from workbench.domain.outcome import ArmOutcome, Outcome, Parting
+from workbench.domain.outcome import ArmOutcome, Outcome, Parting, different_models
 
 UNKNOWN = "–"
 NAMES: dict[Metric, str] = {"prefill": "prefill", "decode": "decode", "ttft": "first token"}
@@ -13,10 +13,14 @@ NAMES: dict[Metric, str] = {"prefill": "prefill", "decode": "decode", "ttft": "f
 def headline(outcome: Outcome) -> str:
     """One line on what came out, by decode; for a replay, what was replayed."""
     names = " against ".join(f"{arm.name} ({arm.split})" for arm in outcome.arms)
+    failed = [arm.arm for arm in outcome.arms if arm.failure is not None]
     effect = outcome.effect("decode")
+    if failed:
+        return f"{names}: {' and '.join(failed)} did not load"
     if effect is None:
         return names
-    return f"{names}: B {verdict(effect)} in decode"
+    models = " (the arms have different models)" if different_models(outcome.header) else ""
+    return f"{names}: B {verdict(effect)} in decode{models}"
 
 
 def verdict(effect: Effect) -> str:
@@ -111,7 +115,9 @@ def effect_rows(outcome: Outcome) -> list[tuple[str, ...]]:
 
 
 def outlooks(outcome: Outcome) -> list[str]:
-    """What would settle each metric that is not settled."""
+    """What would settle each metric that is not settled; more blocks settle nothing in a resident run."""
+    if outcome.header.method == "resident":
+        return []
     return [f"{NAMES[effect.metric]}: {text}" for effect in outcome.effects if (text := outlook(effect))]
 
 
