@@ -1,9 +1,10 @@
 """The real app and session over scripted engines. `python -m tests.app.stage` opens it in the terminal."""
 
+import asyncio
 import itertools
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -59,14 +60,14 @@ def cuda_cards(count: int) -> tuple[Card, ...]:
     )
 
 
-def snapshot(cards: tuple[Card, ...], at: float, *, lost: str = "") -> Snapshot:
+def snapshot(cards: tuple[Card, ...], at: float, *, lost: str = "", used: Sequence[float] = ()) -> Snapshot:
     """Made-up figures that follow `at`."""
     samples = tuple(
         CardSample(
             name=card.name,
             lost=card.name == lost,
             total_mib=card.total_mib,
-            used_mib=(card.total_mib or 0) * (0.12 + 0.1 * number % 0.6),
+            used_mib=(card.total_mib or 0) * (used[number] if used else 0.12 + 0.1 * number % 0.6),
             utilisation=(17 * at + 31 * number) % 100,
             power_w=310 + 13.0 * number,
             temperature_c=48.0 + number,
@@ -84,7 +85,7 @@ async def until(pilot: Pilot[None], predicate: Callable[[], object]) -> None:
         if time.monotonic() > deadline:
             said = [said.message for said in pilot.app.said] if isinstance(pilot.app, WorkbenchApp) else []
             raise AssertionError(f"not within 20 s; said: {said}")
-        await pilot.pause(0.01)
+        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

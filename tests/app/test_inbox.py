@@ -30,7 +30,12 @@ def test_a_burst_wakes_once_until_it_is_fetched() -> None:
 def test_nothing_is_lost_between_threads() -> None:
     inbox = Inbox(lambda: None)
     got: list[SessionEvent] = []
-    writer = threading.Thread(target=lambda: [inbox(TurnText(f"{number} ")) for number in range(5000)])
+
+    def write() -> None:
+        for number in range(5000):
+            inbox(TurnText(f"{number} "))
+
+    writer = threading.Thread(target=write)
     writer.start()
     while writer.is_alive():
         got += inbox.fetch()

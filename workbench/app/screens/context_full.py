@@ -72,6 +72,10 @@ class ContextFullScreen(Dialog[WayOn]):
             yield Static(Content(what + "\n"), markup=False)
             yield OptionList(*(Option(label) for label, _ in self._ways), markup=False)
 
+    def on_mount(self) -> None:
+        """The first way is chosen."""
+        self.query_one(OptionList).highlighted = 0
+
     @on(OptionList.OptionSelected)
     def _choose(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._ways[event.option_index][1])

@@ -9,6 +9,7 @@ from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from workbench.app.screens.dialog import Dialog
+from workbench.store.documents import DocumentError
 
 
 class SaveAsScreen(Dialog[Path]):
@@ -36,7 +37,7 @@ class SaveAsScreen(Dialog[Path]):
             return
         try:
             path = self._save(name)
-        except Exception as error:
+        except (DocumentError, LookupError) as error:
             self.query_one("#wrong", Static).update(f"not saved: {error}")
         else:
             self.dismiss(path)

@@ -1,0 +1,157 @@
+"""The split editor, by its keys, over scripted engines."""
+
+import msgspec
+import pytest
+from textual.widgets import Static
+
+from tests.app.stage import LAYOUT, ask, cuda_cards, make_app, measured, running, snapshot, until
+from workbench.app.app import WorkbenchApp
+from workbench.app.messages import Metered
+from workbench.app.outside import Outside
+from workbench.domain.layout import Context
+from workbench.domain.split import Split
+from workbench.engines.scripted import MODEL, Script
+
+
+def text(app: WorkbenchApp, selector: str) -> str:
+    return str(app.main.query_one(selector, Static).render())
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 20)])
+async def test_five_layers_move_and_the_change_is_told(size: tuple[int, int]) -> None:
+    app = make_app(Script(tok_s=0))
+    async with running(app, size) as pilot:
+        await ask(pilot, app, "one")
+        await pilot.press("f6", "left_square_bracket")
+        assert "11    −5" in text(app, "#split-rows")
+        assert "20    +5" in text(app, "#split-rows")
+        assert "Enter applies" in str(app.main.split.border_subtitle)
+        await pilot.press("enter")
+        await until(pilot, lambda: measured(app) == 2)
+        assert app.session.layout is not None
+        assert app.session.layout.split.layers == (11, 20)
+        await until(pilot, lambda: "1:1 → 11:20" in text(app, "#change"))
+        change = text(app, "#change")
+        assert "tok/s" in change
+        assert "CUDA0 −30 MiB, CUDA1 +30 MiB" in change
+        assert "one load each: no verdict" in " ".join(change.split())
+        assert not app.main.split.changed
+        assert "layer 11:20" in app.main.header.left
+        await ask(pilot, app, "two")
+        assert [turn.split for turn in app.session.conversation.turns] == ["layer 1:1", "layer 11:20"]
+
+
+async def test_escape_reverts_the_draft_and_then_goes_to_the_prompt() -> None:
+    app = make_app(Script(tok_s=0))
+    async with running(app) as pilot:
+        await pilot.press("f6", "right", "down", "right", "right")
+        assert app.main.split.draft is not None
+        assert app.main.split.draft.counts == (15, 16)
+        for there in ("split", "prompt"):
+            await pilot.press("escape")
+            assert not app.main.split.changed
+            assert app.main.where == there
+        assert measured(app) == 1
+
+
+async def test_layers_off_the_cards_are_a_row_of_their_own() -> None:
+    app = make_app(Script(tok_s=0))
+    async with running(app) as pilot:
+        await pilot.press("f6", "down", "down", "right", "right", "right")
+        rows = text(app, "#split-rows").split("\n")
+        assert rows[-1].startswith("▸off cards")
+        assert "3" in rows[-1]
+        assert "28/31" in text(app, "#split-layers")
+        await pilot.press("enter")
+        await until(pilot, lambda: measured(app) == 2)
+        assert app.session.layout is not None
+        assert app.session.layout.split.layers == (13, 15)
+
+
+async def test_a_number_of_layers_can_be_typed() -> None:
+    app = make_app(Script(tok_s=0))
+    async with running(app) as pilot:
+        await pilot.press("f6", "g", "1", "2", "3", "backspace")
+        assert "12" in text(app, "#split-layers")
+        await pilot.press("enter")
+        assert app.main.split.draft is not None
+        assert app.main.split.draft.counts == (6, 6)
+        await pilot.press("g", "5", "escape")
+        assert app.main.split.draft.on_cards == 12
+
+
+async def test_modes_that_cannot_work_say_why_and_are_not_applied() -> None:
+    app = make_app(Script(tok_s=0))
+    async with running(app) as pilot:
+        await pilot.press("f6", "m", "m")
+        assert "‹row✗›" in text(app, "#split-mode")
+        assert "device CUDA0 does not support split buffers" in text(app, "#forecast")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.said and "split buffers" in app.said[-1].message)
+        assert measured(app) == 1
+
+
+async def test_tensor_mode_is_refused_where_the_architecture_or_the_layout_rules_it_out() -> None:
+    script = Script(tok_s=0, model=msgspec.structs.replace(MODEL, arch="mamba"))
+    layout = msgspec.structs.replace(LAYOUT, context=Context(n_ctx=4096, flash_attn=False))
+    for app, word in (
+        (make_app(script), "mamba"),
+        (make_app(Script(tok_s=0), first=layout), "flash attention"),
+    ):
+        async with running(app) as pilot:
+            await pilot.press("f6", "m")
+            assert "tensor✗" in text(app, "#split-mode")
+            assert word in text(app, "#forecast")
+
+
+async def test_tensor_mode_moves_shares() -> None:
+    app = make_app(Script(tok_s=0))
+    async with running(app) as pilot:
+        await pilot.press("f6", "m", *["right_square_bracket"] * 5, "enter")
+        await until(pilot, lambda: measured(app) == 2)
+        assert app.session.layout is not None
+        assert app.session.layout.split == Split(split_mode="tensor", tensor_split=(3, 1))
+        assert "75%" in text(app, "#split-rows")
+
+
+async def test_the_main_card_counts_in_mode_none_only() -> None:
+    app = make_app(Script(tok_s=0))
+    async with running(app) as pilot:
+        await pilot.press("f6", "1")
+        await until(pilot, lambda: app.said and "mode none only" in app.said[-1].message)
+        await pilot.press("m", "m", "m", "1")
+        assert "main card CUDA1" in text(app, "#split-layers")
+        await pilot.press("enter")
+        await until(pilot, lambda: measured(app) == 2)
+        assert app.session.layout is not None
+        assert app.session.layout.split == Split(split_mode="none", main_gpu=1)
+
+
+async def test_evening_out_and_by_free_memory() -> None:
+    cards = cuda_cards(2)
+    app = make_app(Script(tok_s=0), Outside(find_cards=lambda: (cards, None)))
+    async with running(app) as pilot:
+        split = app.main.split
+        await pilot.press("f6", "f")
+        await until(pilot, lambda: app.said and "not known" in app.said[-1].message)
+        app.post_message(Metered(snapshot(cards, 1.0, used=(0.25, 0.75))))
+        await until(pilot, lambda: split.free_mib)
+        await pilot.press("f")
+        assert split.draft is not None
+        assert split.draft.counts == (23, 8)
+        await pilot.press("equals_sign")
+        assert split.draft.counts == (16, 15)
+
+
+@pytest.mark.parametrize("count", [8, 16])
+async def test_every_card_of_many_is_reachable_on_24_lines(count: int) -> None:
+    names = tuple(f"CUDA{number}" for number in range(count))
+    first = msgspec.structs.replace(LAYOUT, split=Split(tensor_split=(1.0,) * count))
+    app = make_app(Script(tok_s=0, cards=names), first=first)
+    async with running(app, (80, 24)) as pilot:
+        await pilot.press("f6", *["down"] * (count + 3))
+        scroll = app.main.query_one("#split-scroll")
+        await until(pilot, lambda: scroll.scroll_y + scroll.size.height >= count)
+        assert "▸off cards" in text(app, "#split-rows")
+        assert app.main.query_one("#forecast").region.bottom <= 24
+        assert app.main.query_one("#change").region.bottom <= 24
