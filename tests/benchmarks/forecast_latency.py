@@ -68,7 +68,8 @@ async def measure(source: ForecastSource, mode: SplitMode, keys: int) -> dict[st
                 await painted.wait()
                 took.append(time.perf_counter() - begun)
             app.session.cancel()
-            turn = await asyncio.to_thread(reply.result)
+            await asyncio.to_thread(reply.result)
+            said = [turn.timing.tokens for turn in app.session.conversation.turns if turn.timing is not None]
             app.exit()
     finally:
         app.session.close()
@@ -83,7 +84,7 @@ async def measure(source: ForecastSource, mode: SplitMode, keys: int) -> dict[st
         "p95_s": round(took[int(len(took) * 0.95)], 3),
         "max_s": round(took[-1], 3),
         "limit_s": LIMIT_S[mode],
-        "tokens_meanwhile": turn.timing.tokens if turn.timing else 0,
+        "tokens_meanwhile": sum(said),
     }
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from workbench.engines.llama.child.native import DEBUG_LEVEL, ERROR_LEVEL, MIB
+from workbench.engines.llama.child.native import ERROR_LEVEL, MIB
 
 Kind = Literal["weights", "kv", "compute"]
 
@@ -57,9 +57,7 @@ class LoadLog:
         self.kv_done_ns = 0
 
     def read(self, level: int, line: str) -> None:
-        """Take one line. Of the thousands at debug level, only assignments tell something."""
-        if level == DEBUG_LEVEL and "assigned" not in line:
-            return
+        """Take one line."""
         if match := _ASSIGNED.search(line):
             self.places[int(match[1])] = match[2]
         elif match := _BUFFER.search(line):

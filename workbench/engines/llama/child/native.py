@@ -16,6 +16,7 @@ MIB = 1024 * 1024
 DEBUG_LEVEL = 1
 ERROR_LEVEL = 4
 CONTINUED_LEVEL = 5
+ASSIGNMENT = b"assigned to device"
 HOST = "CPU"
 
 ggml = llama._lib
@@ -65,7 +66,10 @@ class Props(ctypes.Structure):
 
 
 class LibraryLog:
-    """The library's log lines: handed to listeners and, but for debug lines, written to stderr."""
+    """The library's log lines: handed to listeners and, but for debug lines, written to stderr.
+
+    Of the thousands of debug lines that a load writes only the assignments of layers go on.
+    """
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[int, str], None]] = []
@@ -78,6 +82,8 @@ class LibraryLog:
     def _receive(self, level: int, text: bytes, _data: ctypes.c_void_p) -> None:
         if level != CONTINUED_LEVEL:
             self._debug = level == DEBUG_LEVEL
+        if self._debug and ASSIGNMENT not in text:
+            return
         if not self._debug:
             with contextlib.suppress(OSError):  # a full disk
                 os.write(2, text)
