@@ -79,7 +79,7 @@ class CardsPane(VerticalScroll):
         if not self.is_mounted:
             return
         rows = self.rows
-        width = self.scrollable_content_region.width
+        width = self.scrollable_content_region.width - self.show_vertical_scrollbar
         self.query_one("#card-rows", Static).update(
             draw(rows, width) if rows else Content.styled("no card yet", "$text-muted")
         )

@@ -10,6 +10,9 @@ from workbench.domain.memory import CardMemory
 from workbench.domain.timing import Probe
 from workbench.lab.events import Changed, LayoutLoaded, Measurement
 
+MOST_CARDS = 4
+"""The change of so many cards is told."""
+
 
 def rate(probe: Probe | None) -> str:
     """`57.5`, or `–` when it was not measured."""
@@ -23,15 +26,19 @@ def short_labels(before: str, after: str) -> str:
 
 
 def card_changes(before: Sequence[CardMemory], after: Sequence[CardMemory]) -> str:
-    """`CUDA0 +120 MiB, CUDA1 −120 MiB`, for cards that hold something in either."""
+    """`CUDA0 +120 MiB, CUDA1 −120 MiB`; of many cards those that changed most."""
     old = {card.name: card.total_mib for card in before}
     new = {card.name: card.total_mib for card in after}
+    changes = {name: new.get(name, 0.0) - old.get(name, 0.0) for name in dict.fromkeys([*old, *new])}
+    most = sorted(changes, key=lambda name: -abs(changes[name]))[:MOST_CARDS]
     pieces = []
-    for name in dict.fromkeys([*old, *new]):
-        mib = new.get(name, 0.0) - old.get(name, 0.0)
+    for name, mib in changes.items():
+        if name not in most:
+            continue
         sign = "+" if round(mib) > 0 else "−" if round(mib) < 0 else "±"
         pieces.append(f"{name} {sign}{format_mib(abs(mib))}")
-    return ", ".join(pieces)
+    more = len(changes) - len(pieces)
+    return ", ".join(pieces) + (f" and {more} more" if more else "")
 
 
 class ChangePane(Static):

@@ -204,7 +204,8 @@ class SplitPane(Vertical, can_focus=True):
         if draft is None or current is None:
             self.query_one("#split-mode", Static).update(Content.styled("no model is loaded", "$text-muted"))
             return
-        width = self.query_one("#split-scroll").content_size.width
+        scroll = self.query_one("#split-scroll", VerticalScroll)
+        width = scroll.content_size.width - scroll.show_vertical_scrollbar
         self.query_one("#split-mode", Static).update(split_rows.mode_line(draft, self.reasons))
         self.query_one("#split-layers", Static).update(split_rows.layers_line(draft, self.names, self.typed))
         self.query_one("#split-rows", Static).update(
