@@ -17,6 +17,7 @@ from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
 from workbench.engines.engine import Engine, Loaded
 from workbench.engines.scripted import Script
+from workbench.lab.foresight import Blind
 from workbench.lab.kit import OnDeath
 from workbench.lab.session import Session
 from workbench.meters.sample import CardSample, HostSample, Snapshot
@@ -26,6 +27,8 @@ LAYOUT = Layout(name="even", model="scripted.gguf", split=Split(tensor_split=(1,
 
 class ScriptKit:
     """Opens scripted engines."""
+
+    foresight = Blind()
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -38,6 +41,9 @@ class ScriptKit:
 
     def stand_beside(self, serving: Layout, loaded: Loaded, following: Layout) -> bool:
         return self.beside
+
+    def rest(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

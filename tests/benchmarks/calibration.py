@@ -25,6 +25,7 @@ from workbench.domain.samples import Conditions, Method, plan_ab
 from workbench.domain.timing import Timing
 from workbench.engines.engine import Engine, EngineDied, Loaded, LoadProgress, Reply, Request
 from workbench.engines.scripted import MODEL, Script, ScriptedEngine
+from workbench.lab.foresight import Blind
 from workbench.lab.kit import Kit
 from workbench.lab.replay import Runner
 from workbench.store.runs import Record, RunLog
@@ -74,6 +75,8 @@ class SimulatedEngine(ScriptedEngine):
 class SimulatedKit:
     """Opens simulated engines; a layout named `B` runs at `ratio` times A's speed."""
 
+    foresight = Blind()
+
     def __init__(self, chance: random.Random, ratio: float) -> None:
         self._script = Script(model=msgspec.structs.replace(MODEL, path=__file__))
         self._chance = chance
@@ -87,6 +90,9 @@ class SimulatedKit:
 
     def state_file(self) -> Path:
         raise AssertionError("a run carries no conversation over")
+
+    def rest(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

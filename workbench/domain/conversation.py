@@ -17,6 +17,11 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str
 
 
+def whole_characters(text: str) -> str:
+    """The text with each lone surrogate, half a character of a broken input, as a question mark."""
+    return text.encode("utf-8", "replace").decode()
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How the next token is chosen; temperature 0 is greedy, max_tokens 0 means until the end.
 

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from workbench.domain.conversation import Conversation, Turn
+from workbench.domain.forecast import CardAccount
 from workbench.domain.layout import Layout
 from workbench.domain.memory import CardMemory
 from workbench.domain.timing import Probe
@@ -47,12 +48,16 @@ class LoadEnded(msgspec.Struct, frozen=True):
 
 
 class LayoutLoaded(msgspec.Struct, frozen=True):
-    """The layout serves now. `silent_s` is how long the chat could not answer on the way."""
+    """The layout serves now. `silent_s` is how long the chat could not answer on the way.
+
+    `accounts` puts the forecast against what was measured, by card; empty where nothing was forecast.
+    """
 
     layout: Layout
     loaded: Loaded
     strategy: Strategy
     silent_s: float
+    accounts: tuple[CardAccount, ...] = ()
 
 
 class TurnStarted(msgspec.Struct, frozen=True):
@@ -135,6 +140,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     serving: str | None = None
 
 
+class Suggestion(msgspec.Struct, frozen=True):
+    """After memory ended: the nearest layout that the forecast says fits, and its sentence."""
+
+    layout: Layout
+    sentence: str
+
+
 class Notice(msgspec.Struct, frozen=True):
     """Something worth saying that is no failure."""
 
@@ -156,5 +168,6 @@ SessionEvent = (
     | Changed
     | ProbeDone
     | Problem
+    | Suggestion
     | Notice
 )

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import psutil
-
 from workbench.domain.card import Card
 from workbench.domain.layout import Layout
 from workbench.domain.split import Virtual
@@ -17,17 +15,19 @@ from workbench.engines.llama.client import LlamaEngine
 from workbench.engines.llama.process import WorkerProcess, worker_environment
 from workbench.lab.cards import inventory
 from workbench.lab.forecast import Forecasts
-from workbench.lab.plan import MIB, plan_load
+from workbench.lab.foresight import Blind, Foresight
+from workbench.lab.plan import RPC_PREFIX, plan_load
+from workbench.lab.rooms import Running
 from workbench.store.models import resolve_model
 from workbench.store.places import places, private_folder
 
 OnDeath = Callable[[EngineDied], None]
-ROOM_BESIDE = 2.0
-"""How many times what serves must be free in the host's memory for another to load beside it."""
 
 
 class Kit(Protocol):
-    """Opens engines for a session."""
+    """Opens engines for a session; `foresight` knows what fits."""
+
+    foresight: Blind
 
     def open_engine(self, layout: Layout, on_death: OnDeath, beside: int = 0) -> Engine:
         """An engine that is ready to load `layout`, whose model was looked at, and that holds no card's memory yet.
@@ -42,8 +42,11 @@ class Kit(Protocol):
     def state_file(self) -> Path:
         """A new path for a conversation's state."""
 
+    def rest(self) -> None:
+        """End what stands by; the next engine takes a little longer."""
+
     def close(self) -> None:
-        """End what stands by."""
+        """End what stands by, for good."""
 
 
 class RealKit:
@@ -58,6 +61,7 @@ class RealKit:
         self._lock = threading.Lock()
         self._keeps_spare = spare
         self.forecasts = Forecasts(self.cards)
+        self.foresight: Blind = Foresight(self.forecasts)
 
     def open_engine(self, layout: Layout, on_death: OnDeath, beside: int = 0) -> Engine:
         """See `Kit`. Raises LoadFailed, ModelError, EngineDied."""
@@ -82,11 +86,11 @@ class RealKit:
         return engine
 
     def stand_beside(self, serving: Layout, loaded: Loaded, following: Layout) -> bool:
-        """See `Kit`. Two on virtual cards share the host's memory; other cards take turns."""
-        if not (isinstance(serving.split.cards, Virtual) and isinstance(following.split.cards, Virtual)):
-            return False
-        held = sum(card.total_mib for card in loaded.cards) + loaded.host.total_mib
-        return psutil.virtual_memory().available / MIB > ROOM_BESIDE * held
+        """See `Kit`. The forecast says."""
+        cards = following.split.cards
+        if isinstance(cards, tuple) and any(card.startswith(RPC_PREFIX) for card in cards):
+            return False  # a remote server serves one client
+        return self.foresight.beside(following, Running(serving, loaded))
 
     def cards(self, layout: Layout) -> Sequence[Card]:
         """The machine's cards as a worker with the layout's environment sees them, asked once."""
@@ -99,14 +103,19 @@ class RealKit:
         """A new path in the runtime folder, for this user alone."""
         return private_folder(places().runtime) / f"state-{os.getpid()}-{uuid.uuid4().hex}"
 
-    def close(self) -> None:
-        """End the spare and the forecast's helper."""
-        self.forecasts.close()
+    def rest(self) -> None:
+        """See `Kit`: end the spare and the forecast's helper."""
+        self.forecasts.release()
         with self._lock:
-            self._keeps_spare = False
             spare, self._spare = self._spare, None
         if spare is not None:
             spare.close()
+
+    def close(self) -> None:
+        """See `Kit`."""
+        self._keeps_spare = False
+        self.forecasts.close()
+        self.rest()
 
     def _take_spare(self, environment: dict[str, str], on_death: OnDeath) -> WorkerProcess | None:
         with self._lock:

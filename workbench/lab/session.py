@@ -1,6 +1,5 @@
 """One live engine with its layout and conversation."""
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from workbench.domain.conversation import Conversation, Sampling, Turn
+from workbench.domain.conversation import Conversation, Sampling, Turn, whole_characters
 from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
 from workbench.domain.timing import Probe
@@ -16,22 +15,21 @@ from workbench.engines.engine import (
     Engine,
     EngineDied,
     EngineError,
-    LoadCancelled,
     Loaded,
     PromptTooLong,
     Request,
     SavedState,
 )
 from workbench.lab import events
+from workbench.lab.history import History
 from workbench.lab.jobs import Jobs, Right
 from workbench.lab.kit import Kit
 from workbench.lab.switch import Serving, Switch
+from workbench.lab.voice import Listener, Voice
 from workbench.store.journal import (
     ConversationSet,
     Journal,
-    JournalError,
     LayoutServes,
-    Record,
     SplitTried,
     TextArrived,
     TurnBegun,
@@ -41,7 +39,6 @@ from workbench.store.places import places
 from workbench.store.writing import file_name, save_layout
 
 T = TypeVar("T")
-Listener = Callable[[events.SessionEvent], None]
 
 
 class Session:
@@ -53,16 +50,14 @@ class Session:
 
     def __init__(self, kit: Kit, listener: Listener, *, journal: Journal | None = None) -> None:
         self._kit = kit
-        self._listener = listener
-        self._journal = journal
-        self._telling = threading.Lock()
+        self._voice = Voice(listener, journal)
         self._serving: Serving | None = None
         self._lost: Serving | None = None
         """What served last, to be brought back."""
         self._switching: Switch | None = None
+        self._parked: Switch | None = None
+        """Holds the state of the conversation while the session is parked."""
         self._closing = False
-        self._told: Exception | None = None
-        """The failure that the listener heard of last; it may pass by again on its way up."""
         self._acting: Engine | None = None
         """The engine whose reply or probe runs now, which a cancel goes to."""
         self._preempted = False
@@ -70,12 +65,14 @@ class Session:
         self.layout: Layout | None = None
         self.loaded: Loaded | None = None
         self.conversation = Conversation()
-        self.history: tuple[events.Measurement, ...] = ()
-        """Every layout that served, in the order of its first load."""
-        self.position = 0
-        """The line of the history that serves."""
+        self._history = History()
         self._switches = ThreadPoolExecutor(1, thread_name_prefix="session-switch")
-        self._jobs = Jobs(lambda job: self._tell(events.Busy(job)))
+        self._jobs = Jobs(lambda job: self._voice.tell(events.Busy(job)))
+
+    @property
+    def history(self) -> tuple[events.Measurement, ...]:
+        """Every layout that served, in the order of its first load, with what it did."""
+        return self._history.lines
 
     # ── what a user does ─────────────────────────────────────────────────────────────────
     def load(self, layout: Layout) -> Future[Loaded]:
@@ -93,28 +90,25 @@ class Session:
     def go_to(self, index: int) -> Future[Loaded]:
         """Load a line of the history again. LookupError where there is none."""
 
-        def line() -> Layout:
-            if not 0 <= index < len(self.history):
-                raise LookupError("there is no earlier layout" if index < 0 else "there is no later layout")
-            return self.history[index].layout
-
-        return self._switch_to("resplit", line)
+        return self._switch_to("resplit", lambda: self._history.layout_at(index))
 
     def go_back(self) -> Future[Loaded]:
         """Load the layout before this one in the history. LookupError where there was none."""
-        return self.go_to(self.position - 1)
+        return self.go_to(self._history.position - 1)
 
     def go_forward(self) -> Future[Loaded]:
         """Load the layout after this one in the history. LookupError where there is none."""
-        return self.go_to(self.position + 1)
+        return self.go_to(self._history.position + 1)
 
     def send(self, prompt: str, sampling: Sampling | None = None) -> Future[Turn]:
         """Ask; the turn is what was said, whatever ended it."""
+        prompt = whole_characters(prompt)
         self._give_way()
         return self._jobs.submit(Right.PROMPT, "prompt", lambda: self._ask(prompt, sampling or self.sampling))
 
     def resend(self, index: int, prompt: str) -> Future[Turn]:
         """Forget turn `index` and all later ones, and ask anew from there."""
+        prompt = whole_characters(prompt)
 
         def again() -> Turn:
             self._set_conversation(self.conversation.upto(index))
@@ -138,6 +132,14 @@ class Session:
     def probe(self) -> Future[Probe | None]:
         """Measure the running split at fixed depth; a prompt goes first."""
         return self._jobs.submit(Right.PROBE, "probe", lambda: self._probe(None))
+
+    def park(self) -> Future[None]:
+        """Free every card: the conversation's state is put aside, the engine and what stands by end."""
+        return self._switches.submit(lambda: self._jobs.submit(Right.LOAD, "park", self._park).result())
+
+    def unpark(self) -> Future[None]:
+        """Bring back what was parked."""
+        return self._switches.submit(lambda: self._jobs.submit(Right.LOAD, "unpark", self._unpark).result())
 
     def cancel(self) -> None:
         """Stop what runs; a reply keeps its text. Without a reply a load ends, and what served serves on."""
@@ -173,8 +175,9 @@ class Session:
         if self._serving is not None:
             self._serving.engine.close()
             self._serving = None
-        if self._journal is not None:
-            self._journal.close()
+        if self._parked is not None:
+            self._parked.forget()
+        self._voice.close()
 
     # ── loading ──────────────────────────────────────────────────────────────────────────
     def _switch_to(self, why: str, change: Callable[[], Layout]) -> Future[Loaded]:
@@ -197,9 +200,9 @@ class Session:
         """Make a layout serve; in a thread of its own, so that the chat goes on where it can."""
         switch = None
         try:
-            layout = change()
-            switch = self._switching = Switch(self._kit, layout, why, self._tell, self._died)
             serving = self._serving
+            layout = self._kit.foresight.resolve(change(), serving.running if serving else None)
+            switch = self._switching = Switch(self._kit, layout, why, self._voice.tell, self._died)
             strategy = switch.strategy(serving)
             if strategy == "beside" and serving is not None:
                 following = switch.load_beside(serving, self._carries(layout))
@@ -208,7 +211,8 @@ class Session:
         except Exception as error:
             self._complain(error)
             if switch is not None:
-                self._tell(events.LoadEnded(switch.layout))
+                self._voice.tell(events.LoadEnded(switch.layout))
+                self._suggest(switch.layout, error)
             raise
         finally:
             self._switching = None
@@ -222,7 +226,7 @@ class Session:
         try:
             if self._serving is not None:
                 silent_s = switch.hand_over(self._serving, following, self._carries(following.layout))
-        except EngineError:
+        except BaseException:
             following.engine.close()
             raise
         return self._serve(following, "beside", silent_s)
@@ -254,51 +258,69 @@ class Session:
 
     def _bring_back(self, lost: Serving, why: str, state: SavedState | None = None) -> None:
         """Load the last good layout anew; that it fails is said, not raised. No cancel stops it."""
-        switch = Switch(self._kit, lost.layout, why, self._tell, self._died)
+        switch = Switch(self._kit, lost.layout, why, self._voice.tell, self._died)
         try:
             following, silent_s = switch.first(state, lost.loaded)
         except Exception as error:
             self._complain(error)
-            self._tell(events.LoadEnded(lost.layout))
+            self._voice.tell(events.LoadEnded(lost.layout))
         else:
             self._serve(following, "first", silent_s, comes_back=True)
+
+    def _park(self) -> None:
+        serving = self._serving
+        if serving is None:
+            return
+        self._jobs.drop("probe")
+        carries = self._carries(serving.layout)
+        self._parked = Switch(self._kit, serving.layout, "unpark", self._voice.tell, self._died)
+        if carries:
+            self._parked.put_aside(serving)
+        self._serving = None
+        serving.engine.close()
+        self._kit.rest()
+
+    def _unpark(self) -> None:
+        parked, self._parked = self._parked, None
+        if parked is not None and self._lost is not None:
+            try:
+                self._bring_back(self._lost, "unpark", parked.state)
+            finally:
+                parked.forget()
 
     def _serve(
         self, following: Serving, strategy: events.Strategy, silent_s: float, *, comes_back: bool = False
     ) -> Loaded:
         layout, loaded = following.layout, following.loaded
-        before = self.history[self.position] if self.history and not comes_back else None
+        before = None if comes_back else self._history.now
         self._serving, self._lost = following, following
         self.layout, self.loaded = layout, loaded
         if not comes_back:
-            self._remember(layout, loaded)
-            self._note(LayoutServes(layout))
-        self._tell(events.LayoutLoaded(layout, loaded, strategy, silent_s))
+            self._history.served(layout, loaded)
+            self._voice.note(LayoutServes(layout))
+        self._voice.tell(events.LayoutLoaded(layout, loaded, strategy, silent_s, following.accounts))
+        for sentence in self._kit.foresight.misplaced(layout, loaded):
+            self._voice.tell(events.Notice(sentence))
         if loaded.template_is_fallback:
-            self._tell(events.Notice(f"The model has no chat template; {loaded.template} is used."))
+            self._voice.tell(events.Notice(f"The model has no chat template; {loaded.template} is used."))
         for warning in loaded.warnings:
-            self._tell(events.Notice(warning))
+            self._voice.tell(events.Notice(warning))
         self._jobs.drop("probe")
-        self._jobs.submit(Right.PROBE, "probe", lambda: self._probe(before))
+        if not comes_back:  # an engine that a probe brings down would come back and go down for ever
+            self._jobs.submit(Right.PROBE, "probe", lambda: self._probe(before))
         return loaded
-
-    def _remember(self, layout: Layout, loaded: Loaded) -> None:
-        """Put the layout into the history, in its old place where it was gone back to."""
-        measurement = events.Measurement(layout=layout, label=layout.split.label(), cards=loaded.cards)
-        at = next((i for i, tried in enumerate(self.history) if tried.layout == layout), len(self.history))
-        self.history = (*self.history[:at], measurement, *self.history[at + 1 :])
-        self.position = at
 
     # ── prompts ──────────────────────────────────────────────────────────────────────────
     def _ask(self, prompt: str, sampling: Sampling) -> Turn:
-        if self._serving is None and self._lost is not None:
+        if self._serving is None and self._lost is not None and self._parked is None:
             self._bring_back(self._lost, "respawn")
         if self._serving is None:
-            self._tell(events.PromptReturned(prompt, "no model is loaded"))
-            raise LookupError("no model is loaded")
+            why = "no model is loaded" if self._parked is None else "the session is parked while an A/B runs"
+            self._voice.tell(events.PromptReturned(prompt, why))
+            raise LookupError(why)
         index = len(self.conversation.turns)
-        self._tell(events.TurnStarted(index, prompt))
-        self._note(TurnBegun(index, prompt))
+        self._voice.tell(events.TurnStarted(index, prompt))
+        self._voice.note(TurnBegun(index, prompt))
         try:
             turn = self._answer(self._serving, prompt, sampling)
             if turn.stop_reason == "died" and not turn.reply and self._serving is not None:
@@ -306,7 +328,7 @@ class Session:
                 turn = self._answer(self._serving, prompt, sampling)
         except PromptTooLong as error:
             self._give_back(prompt, None)
-            self._tell(events.ContextFull(error.n_ctx, error.prompt_tokens, prompt))
+            self._voice.tell(events.ContextFull(error.n_ctx, error.prompt_tokens, prompt))
             raise
         except EngineError as error:
             self._give_back(prompt, error.reason)
@@ -316,10 +338,10 @@ class Session:
             self._give_back(prompt, f"{turn.stop_reason} before the first token")
             return turn
         self.conversation = self.conversation.with_turn(turn)
-        self._note(TurnEnded(index, turn))
-        self._tell(events.TurnDone(index, turn))
+        self._voice.note(TurnEnded(index, turn))
+        self._voice.tell(events.TurnDone(index, turn))
         if turn.stop_reason == "context_full" and self.loaded is not None:
-            self._tell(events.ContextFull(self.loaded.n_ctx, None, None))
+            self._voice.tell(events.ContextFull(self.loaded.n_ctx, None, None))
         return turn
 
     def _answer(self, serving: Serving, prompt: str, sampling: Sampling) -> Turn:
@@ -334,21 +356,21 @@ class Session:
         return Turn(prompt=prompt, reply=reply.text, stop_reason=reply.stop_reason, timing=reply.timing, split=label)
 
     def _hear(self, text: str) -> None:
-        self._tell(events.TurnText(text))
-        self._note(TextArrived(text))
+        self._voice.tell(events.TurnText(text))
+        self._voice.note(TextArrived(text))
 
     def _give_back(self, prompt: str, why: str | None) -> None:
-        self._note(ConversationSet(self.conversation))
+        self._voice.note(ConversationSet(self.conversation))
         if why is not None:
-            self._tell(events.PromptReturned(prompt, why))
+            self._voice.tell(events.PromptReturned(prompt, why))
 
     def _edit(self, edit: Callable[[Conversation], Conversation]) -> Future[None]:
         return self._jobs.submit(Right.PROMPT, "edit", lambda: self._set_conversation(edit(self.conversation)))
 
     def _set_conversation(self, conversation: Conversation) -> None:
         self.conversation = conversation
-        self._note(ConversationSet(conversation))
-        self._tell(events.ConversationChanged(conversation))
+        self._voice.note(ConversationSet(conversation))
+        self._voice.tell(events.ConversationChanged(conversation))
 
     # ── the probe ────────────────────────────────────────────────────────────────────────
     def _give_way(self) -> None:
@@ -359,7 +381,7 @@ class Session:
 
     def _probe(self, before: events.Measurement | None) -> Probe | None:
         serving = self._serving
-        if serving is None or not self.history:
+        if serving is None:
             return None
         self._preempted = False
         try:
@@ -368,19 +390,17 @@ class Session:
             self._lose(serving.engine, error)
             return None
         except EngineError as error:
-            self._tell(events.Notice(error.reason))
+            self._voice.tell(events.Notice(error.reason))
             return None
         if probe is None:
             if self._preempted:
                 self._jobs.submit(Right.PROBE, "probe", lambda: self._probe(before))
             return None
-        at = self.position
-        after = msgspec.structs.replace(self.history[at], probe=probe)
-        self.history = (*self.history[:at], after, *self.history[at + 1 :])
-        self._note(SplitTried(layout=after.layout, cards=after.cards, probe=probe))
-        self._tell(events.ProbeDone(after))
+        after = self._history.probed(probe)
+        self._voice.note(SplitTried(layout=after.layout, cards=after.cards, probe=probe))
+        self._voice.tell(events.ProbeDone(after))
         if before is not None and before.layout != after.layout:
-            self._tell(events.Changed(before=before, after=after))
+            self._voice.tell(events.Changed(before=before, after=after))
         return probe
 
     # ── trouble ──────────────────────────────────────────────────────────────────────────
@@ -397,26 +417,19 @@ class Session:
         engine.close()
         if not self._closing:
             self._bring_back(serving, "respawn")
+            self._switches.submit(self._suggest, serving.layout, error)
+
+    def _suggest(self, layout: Layout, error: Exception) -> None:
+        """Where memory ended, find what fits; in the switches' thread, since it takes a while."""
+        if not isinstance(error, EngineError) or error.wanted_mib is None or self._closing:
+            return
+        serving = self._serving
+        found = self._kit.foresight.nearest(layout, serving.running if serving else None)
+        if found is not None:
+            self._voice.tell(events.Suggestion(*found))
 
     def _complain(self, error: Exception) -> None:
-        if error is self._told:
-            return
-        self._told = error
-        if isinstance(error, LoadCancelled):
-            self._tell(events.Notice("The load was cancelled."))
-            return
-        serving = self._serving.layout.split.label() if self._serving is not None else None
-        if isinstance(error, EngineError):
-            problem = events.Problem(
-                message=error.reason,
-                card=error.card,
-                wanted_mib=error.wanted_mib,
-                free_mib=error.free_mib,
-                serving=serving,
-            )
-        else:
-            problem = events.Problem(message=str(error), serving=serving)
-        self._tell(problem)
+        self._voice.complain(error, self._serving.layout.split.label() if self._serving is not None else None)
 
     def _call(self, engine: Engine, call: Callable[[], T]) -> T:
         self._acting = engine
@@ -424,17 +437,3 @@ class Session:
             return call()
         finally:
             self._acting = None
-
-    def _note(self, record: Record) -> None:
-        """Journal a record; a journal that fails is said once and given up, the session goes on."""
-        if self._journal is None:
-            return
-        try:
-            self._journal.append(record)
-        except JournalError as error:
-            self._journal = None
-            self._tell(events.Notice(str(error)))
-
-    def _tell(self, event: events.SessionEvent) -> None:
-        with self._telling:
-            self._listener(event)

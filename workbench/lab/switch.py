@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from workbench.domain.forecast import CardAccount
 from workbench.domain.layout import Layout
 from workbench.engines.engine import (
     Engine,
@@ -19,6 +20,7 @@ from workbench.engines.engine import (
 )
 from workbench.lab import events
 from workbench.lab.kit import Kit
+from workbench.lab.rooms import Running
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -27,6 +29,12 @@ class Serving(msgspec.Struct, frozen=True):
     engine: Engine
     layout: Layout
     loaded: Loaded
+    accounts: tuple[CardAccount, ...] = ()
+
+    @property
+    def running(self) -> Running:
+        """For forecasts."""
+        return Running(self.layout, self.loaded)
 
 
 class Switch:
@@ -93,12 +101,11 @@ class Switch:
         self._tell(events.LoadStarted(self.layout, self.why, "in turn"))
         engine = self._open(serving.loaded if carries else None)
         begun = time.monotonic()
-        self.state = self._save(serving.engine) if carries else None
+        if carries:
+            self.put_aside(serving)
         serving.engine.close()
         ended()
-        following = self._load(engine)
-        self._restore(engine, self.state)
-        return following, time.monotonic() - begun
+        return self._load_with(engine, self.state), time.monotonic() - begun
 
     # ── first ────────────────────────────────────────────────────────────────────────────
     def first(self, state: SavedState | None = None, like: Loaded | None = None) -> tuple[Serving, float]:
@@ -106,20 +113,23 @@ class Switch:
         self._tell(events.LoadStarted(self.layout, self.why, "first"))
         begun = time.monotonic()
         engine = self._open(like if state else None)
-        following = self._load(engine)
-        self._restore(engine, state)
-        return following, time.monotonic() - begun
+        return self._load_with(engine, state), time.monotonic() - begun
 
     # ── context only ─────────────────────────────────────────────────────────────────────
     def new_context(self, serving: Serving, carries: bool) -> tuple[Serving, float]:
         """Keep the weights. What it raises leaves the engine of no more use."""
         self._tell(events.LoadStarted(self.layout, self.why, "context"))
         begun = time.monotonic()
-        self.state = self._save(serving.engine) if carries else None
+        if carries:
+            self.put_aside(serving)
         context = _pinned(self.layout, serving.loaded if self.state else None).context
         loaded = serving.engine.new_context(context)
         self._restore(serving.engine, self.state)
         return Serving(serving.engine, self.layout, loaded), time.monotonic() - begun
+
+    def put_aside(self, serving: Serving) -> None:
+        """Keep the conversation's state in `state`; where it cannot be kept, that is said."""
+        self.state = self._save(serving.engine)
 
     def forget(self) -> None:
         """Remove what is left of the state."""
@@ -146,16 +156,31 @@ class Switch:
 
     def _load(self, engine: Engine) -> Serving:
         self._loading = engine
+        loaded: Loaded | None = None
+        foresight = self._kit.foresight
         try:
             if self.cancelled:
                 raise LoadCancelled("the load was cancelled")
-            loaded = engine.load(self._progress)
-        except EngineError:
+            foresight.before_load(self.layout)
+            try:
+                loaded = engine.load(self._progress)
+            finally:
+                accounts = foresight.after_load(self.layout, loaded)
+        except BaseException:
             engine.close()
             raise
         finally:
             self._loading = None
-        return Serving(engine, self.layout, loaded)
+        return Serving(engine, self.layout, loaded, accounts)
+
+    def _load_with(self, engine: Engine, state: SavedState | None) -> Serving:
+        following = self._load(engine)
+        try:
+            self._restore(engine, state)
+        except BaseException:
+            engine.close()
+            raise
+        return following
 
     def _progress(self, progress: LoadProgress) -> None:
         if self.cancelled and self._loading is not None:

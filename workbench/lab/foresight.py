@@ -1,0 +1,111 @@
+"""What a session knows before it loads, and learns from the load."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import msgspec
+
+from workbench.domain.forecast import CardAccount, misplaced
+from workbench.domain.layout import Layout
+from workbench.domain.split import Split
+from workbench.engines.engine import EngineError, Loaded
+from workbench.lab.forecast import Forecasts
+from workbench.lab.rooms import Running
+from workbench.store.models import ModelError
+
+N_CTX_STEP, N_CTX_LEAST = 256, 512
+PARTS_ON_CARDS = (0.75, 0.5, 0.25, 0.0)
+"""Parts of the layers to leave on the cards, tried in this order where all of them do not fit."""
+
+
+class Blind:
+    """Knows nothing: for engines that no forecast reaches."""
+
+    def resolve(self, layout: Layout, running: Running | None) -> Layout:
+        """`tensor_split: auto` made explicit. Raises LoadFailed, ModelError."""
+        return layout
+
+    def beside(self, following: Layout, running: Running) -> bool:
+        """Whether both fit at once."""
+        return False
+
+    def before_load(self, layout: Layout) -> None:
+        """A load begins, and the old engine is gone if it had to be."""
+
+    def after_load(self, layout: Layout, loaded: Loaded | None) -> tuple[CardAccount, ...]:
+        """Forecast against measured, by card; `loaded` None says that the load came to nothing."""
+        return ()
+
+    def misplaced(self, layout: Layout, loaded: Loaded) -> tuple[str, ...]:
+        """A sentence for each card on which other layers landed than were asked for."""
+        return misplaced(layout.split, loaded.model.n_layer, loaded.cards)
+
+    def nearest(self, layout: Layout, running: Running | None) -> tuple[Layout, str] | None:
+        """The layout nearest to one that did not fit that does, and a sentence; None where none is found."""
+        return None
+
+
+class Foresight(Blind):
+    """Asks the forecasts. One question at a time: an editor asks them too."""
+
+    def __init__(self, forecasts: Forecasts) -> None:
+        self._forecasts = forecasts
+        self._asking = threading.Lock()
+
+    def resolve(self, layout: Layout, running: Running | None) -> Layout:
+        """See `Blind`."""
+        with self._asking:
+            return self._forecasts.resolve(layout, running)
+
+    def beside(self, following: Layout, running: Running) -> bool:
+        """See `Blind`."""
+        try:
+            with self._asking:
+                return bool(self._forecasts.forecast(following, running, limits=False).beside)
+        except (EngineError, ModelError):
+            return False
+
+    def before_load(self, layout: Layout) -> None:
+        """See `Blind`."""
+        with self._asking:
+            self._forecasts.before_load(layout)
+
+    def after_load(self, layout: Layout, loaded: Loaded | None) -> tuple[CardAccount, ...]:
+        """See `Blind`."""
+        with self._asking:
+            return self._forecasts.after_load(layout, loaded)
+
+    def nearest(self, layout: Layout, running: Running | None) -> tuple[Layout, str] | None:
+        """See `Blind`. The layers moved; else a smaller n_ctx; else both; else fewer layers on cards."""
+        for candidate in self._candidates(layout, running):
+            with contextlib.suppress(EngineError, ModelError), self._asking:
+                forecast = self._forecasts.forecast(candidate, running, limits=False)
+                if forecast.fits and candidate != layout:
+                    candidate = msgspec.structs.replace(candidate, split=forecast.split)
+                    return candidate, forecast.sentence()
+        return None
+
+    def _candidates(self, layout: Layout, running: Running | None) -> Iterator[Layout]:
+        moved = _with_split(layout, msgspec.structs.replace(layout.split, tensor_split="auto", layers=None))
+        yield moved
+        for wanted in (layout, moved):
+            n_ctx = self._most_context(wanted, running)
+            if n_ctx >= N_CTX_LEAST:
+                yield msgspec.structs.replace(wanted, context=msgspec.structs.replace(wanted.context, n_ctx=n_ctx))
+        if running is not None and running.layout.model == layout.model:
+            positions = running.loaded.model.n_layer + 1
+            for part in PARTS_ON_CARDS:
+                yield _with_split(moved, msgspec.structs.replace(moved.split, n_gpu_layers=int(positions * part)))
+
+    def _most_context(self, layout: Layout, running: Running | None) -> int:
+        try:
+            with self._asking:
+                most = self._forecasts.forecast(layout, running).max_n_ctx or 0
+        except (EngineError, ModelError):
+            return 0
+        return most // N_CTX_STEP * N_CTX_STEP
+
+
+def _with_split(layout: Layout, split: Split) -> Layout:
+    return msgspec.structs.replace(layout, split=split)

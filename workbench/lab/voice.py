@@ -1,0 +1,61 @@
+"""What a session says and writes down: to its listener, and to its journal."""
+
+import threading
+from collections.abc import Callable
+
+from workbench.engines.engine import EngineError, LoadCancelled
+from workbench.lab import events
+from workbench.store.journal import Journal, JournalError, Record
+
+Listener = Callable[[events.SessionEvent], None]
+
+
+class Voice:
+    """One event at a time, from whatever thread; a journal that fails is said once and given up."""
+
+    def __init__(self, listener: Listener, journal: Journal | None) -> None:
+        self._listener = listener
+        self._journal = journal
+        self._telling = threading.Lock()
+        self._told: Exception | None = None
+        """The failure that was told last; it may pass by again on its way up."""
+
+    def tell(self, event: events.SessionEvent) -> None:
+        """Tell the listener."""
+        with self._telling:
+            self._listener(event)
+
+    def note(self, record: Record) -> None:
+        """Write into the journal."""
+        if self._journal is None:
+            return
+        try:
+            self._journal.append(record)
+        except JournalError as error:
+            self._journal = None
+            self.tell(events.Notice(str(error)))
+
+    def complain(self, error: Exception, serving: str | None) -> None:
+        """Tell of a failure, once; `serving` is the label of the split that serves all the same."""
+        if error is self._told:
+            return
+        self._told = error
+        if isinstance(error, LoadCancelled):
+            self.tell(events.Notice("The load was cancelled."))
+        elif isinstance(error, EngineError):
+            self.tell(
+                events.Problem(
+                    message=error.reason,
+                    card=error.card,
+                    wanted_mib=error.wanted_mib,
+                    free_mib=error.free_mib,
+                    serving=serving,
+                )
+            )
+        else:
+            self.tell(events.Problem(message=str(error), serving=serving))
+
+    def close(self) -> None:
+        """Let go of the journal."""
+        if self._journal is not None:
+            self._journal.close()
