@@ -14,7 +14,7 @@ from textual.screen import Screen
 
 from workbench.app.card_rows import kind_of
 from workbench.app.inbox import Inbox
-from workbench.app.keymap import KEYS
+from workbench.app.keymap import KEYS, shown
 from workbench.app.messages import (
     CardsFound,
     DraftChanged,
@@ -129,6 +129,8 @@ class WorkbenchApp(App[None]):
 
     @on(CardsFound)
     def _cards_found(self, event: CardsFound) -> None:
+        if self._over:
+            return
         self._cards = event.cards
         self.main.cards.show_cards(event.cards)
         self._outside.watch(self.session.loaded, event.cards)
@@ -144,6 +146,11 @@ class WorkbenchApp(App[None]):
             self._drafts.close()
 
     @property
+    def _over(self) -> bool:
+        """Whether the screen is going or gone, so that nothing can be drawn on it."""
+        return self._exit or not self.screen_stack
+
+    @property
     def failure(self) -> Exception | None:
         """The fault of the app's own that ended it."""
         return self._exception
@@ -155,19 +162,21 @@ class WorkbenchApp(App[None]):
         """The palette lists the key map."""
         for key in KEYS:
             if key.palette:
-                yield SystemCommand(key.what, key.keys, lambda action=key.action: self.run_action(action, self.main))
+                yield SystemCommand(key.what, shown(key), lambda action=key.action: self.run_action(action, self.main))
         yield SystemCommand("change the colours", "themes", self.action_change_theme)
 
     # ── what the session and the meters say ───────────────────────────────────────────────
     @on(SessionSpoke)
     async def _hear(self) -> None:
         for event in self._inbox.fetch():
-            if self._exit:
+            if self._over:
                 return
             await self._on_event(event)
 
     @on(Metered)
     def _metered(self, event: Metered) -> None:
+        if self._over:
+            return
         self.main.cards.show_snapshot(event.snapshot)
         self.main.split.free_mib = self.main.cards.free_mib
 
@@ -279,7 +288,7 @@ class WorkbenchApp(App[None]):
 
     @on(Forecasted)
     def _show_forecast(self, event: Forecasted) -> None:
-        if self._exit:
+        if self._over:
             return
         pane = self.main.split
         if event.split == pane.asked:

@@ -84,7 +84,7 @@ class TurnView(Steady, Vertical):
         """The prompt, room for the reply, and the figures."""
         yield Static(Content(clean(self.prompt)), classes="you", markup=False)
         yield Vertical(classes="reply")
-        yield Static("…", classes="figures")
+        yield Static("… Esc stops", classes="figures", markup=False)
 
     @property
     def thinking(self) -> list[Thinking]:
