@@ -12,7 +12,7 @@ BYTES_FROM = 3
 EOS = 2
 WIDTH, HEADS, FEED_FORWARD = 320, 5, 64
 TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% for message in messages %}{{ message['role'] }}:{{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 

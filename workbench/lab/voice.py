@@ -32,6 +32,7 @@ class Voice:
         try:
             self._journal.append(record)
         except JournalError as error:
+            self._journal.close()
             self._journal = None
             self.tell(events.Notice(str(error)))
 
