@@ -101,3 +101,20 @@ class Jobs:
             job = heapq.heappop(self._heap)[2]
             self.running = job.name
             return job
+
+
+def done() -> Future[None]:
+    """A future that is over."""
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
+
+
+def pass_on(ended: Future[T], to: Future[T]) -> None:
+    """Give what came of one future to another."""
+    if ended.cancelled():
+        to.cancel()
+    elif (error := ended.exception()) is not None:
+        to.set_exception(error)
+    else:
+        to.set_result(ended.result())

@@ -22,7 +22,7 @@ from workbench.engines.engine import (
 )
 from workbench.lab import events
 from workbench.lab.history import History
-from workbench.lab.jobs import Jobs, Right
+from workbench.lab.jobs import Jobs, Right, done, pass_on
 from workbench.lab.kit import Kit
 from workbench.lab.switch import Serving, Switch
 from workbench.lab.voice import Listener, Voice
@@ -35,8 +35,7 @@ from workbench.store.journal import (
     TurnBegun,
     TurnEnded,
 )
-from workbench.store.places import places
-from workbench.store.writing import file_name, save_layout
+from workbench.store.writing import save_named
 
 T = TypeVar("T")
 
@@ -55,6 +54,8 @@ class Session:
         self._lost: Serving | None = None
         """What served last, to be brought back."""
         self._switching: Switch | None = None
+        self._decided = done()
+        """Whether the last switch has found its place before the prompts that follow."""
         self._parked: Switch | None = None
         """Holds the state of the conversation while the session is parked."""
         self._closing = False
@@ -103,8 +104,7 @@ class Session:
     def send(self, prompt: str, sampling: Sampling | None = None) -> Future[Turn]:
         """Ask; the turn is what was said, whatever ended it."""
         prompt = whole_characters(prompt)
-        self._give_way()
-        return self._jobs.submit(Right.PROMPT, "prompt", lambda: self._ask(prompt, sampling or self.sampling))
+        return self._queue(lambda: self._ask(prompt, sampling or self.sampling))
 
     def resend(self, index: int, prompt: str) -> Future[Turn]:
         """Forget turn `index` and all later ones, and ask anew from there."""
@@ -114,8 +114,7 @@ class Session:
             self._set_conversation(self.conversation.upto(index))
             return self._ask(prompt, self.sampling)
 
-        self._give_way()
-        return self._jobs.submit(Right.PROMPT, "prompt", again)
+        return self._queue(again)
 
     def clear(self) -> Future[None]:
         """Begin a new conversation."""
@@ -150,16 +149,8 @@ class Session:
             switching.cancel()
 
     def save_as(self, name: str, *, overwrite: bool = False) -> Path:
-        """Save the running layout under a name, in ./layouts or else the user's folder.
-
-        Raises DocumentError, also for a name that is taken, and LookupError without a layout.
-        """
-        if self.layout is None:
-            raise LookupError("no layout is loaded")
-        near, own = places().layouts
-        path = (near if near.is_dir() else own) / file_name(name)
-        layout = msgspec.structs.replace(self.layout, name=name)
-        return save_layout(layout, path, overwrite=overwrite)
+        """Save the running layout under a name. Raises DocumentError, also for a taken name, LookupError."""
+        return save_named(self._layout(), name, overwrite=overwrite)
 
     def close(self) -> None:
         """End everything; memory is free when this returns."""
@@ -186,7 +177,8 @@ class Session:
         if switching is not None:
             switching.cancel()
         self._give_way()
-        return self._switches.submit(self._switch, why, change)
+        decided = self._decided = Future()
+        return self._switches.submit(self._switch, why, change, decided)
 
     def _changed(self, change: Callable[[Layout], Layout]) -> Future[Loaded]:
         return self._switch_to("resplit", lambda: change(self._layout()))
@@ -196,8 +188,11 @@ class Session:
             raise LookupError("no layout is loaded")
         return self.layout
 
-    def _switch(self, why: str, change: Callable[[], Layout]) -> Loaded:
-        """Make a layout serve; in a thread of its own, so that the chat goes on where it can."""
+    def _switch(self, why: str, change: Callable[[], Layout], decided: Future[None]) -> Loaded:
+        """Make a layout serve; in a thread of its own, so that the chat goes on where it can.
+
+        `decided` is done when prompts may be queued: the old engine goes on, or the load is ahead.
+        """
         switch = None
         try:
             serving = self._serving
@@ -205,9 +200,12 @@ class Session:
             switch = self._switching = Switch(self._kit, layout, why, self._voice.tell, self._died)
             strategy = switch.strategy(serving)
             if strategy == "beside" and serving is not None:
+                decided.set_result(None)
                 following = switch.load_beside(serving, self._carries(layout))
                 return self._jobs.submit(Right.LOAD, "handover", lambda: self._hand_over(switch, following)).result()
-            return self._jobs.submit(Right.LOAD, why, lambda: self._replace(switch)).result()
+            loading = self._jobs.submit(Right.LOAD, why, lambda: self._replace(switch))
+            decided.set_result(None)
+            return loading.result()
         except Exception as error:
             self._complain(error)
             if switch is not None:
@@ -216,6 +214,8 @@ class Session:
             raise
         finally:
             self._switching = None
+            if not decided.done():
+                decided.set_result(None)
 
     def _carries(self, layout: Layout) -> bool:
         """Whether there is a conversation whose state the layout's engine may take over."""
@@ -311,6 +311,17 @@ class Session:
         return loaded
 
     # ── prompts ──────────────────────────────────────────────────────────────────────────
+    def _queue(self, work: Callable[[], Turn]) -> Future[Turn]:
+        """Queue a prompt, behind a switch that was asked for before it."""
+        self._give_way()
+        turn: Future[Turn] = Future()
+
+        def submit(_: Future[None]) -> None:
+            self._jobs.submit(Right.PROMPT, "prompt", work).add_done_callback(lambda ended: pass_on(ended, turn))
+
+        self._decided.add_done_callback(submit)
+        return turn
+
     def _ask(self, prompt: str, sampling: Sampling) -> Turn:
         if self._serving is None and self._lost is not None and self._parked is None:
             self._bring_back(self._lost, "respawn")
@@ -423,8 +434,7 @@ class Session:
         """Where memory ended, find what fits; in the switches' thread, since it takes a while."""
         if not isinstance(error, EngineError) or error.wanted_mib is None or self._closing:
             return
-        serving = self._serving
-        found = self._kit.foresight.nearest(layout, serving.running if serving else None)
+        found = self._kit.foresight.nearest(layout, self._serving.running if self._serving else None)
         if found is not None:
             self._voice.tell(events.Suggestion(*found))
 

@@ -7,12 +7,14 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from workbench.domain.layout import Layout
 from workbench.domain.rules import check_layout
 from workbench.domain.split import Virtual
 from workbench.store.documents import DocumentError
+from workbench.store.places import places
 from workbench.store.tree import plain
 
 
@@ -37,6 +39,16 @@ def save_layout(layout: Layout, path: Path, *, overwrite: bool = False) -> Path:
     except OSError as error:
         raise DocumentError(path, None, None, f"cannot be written: {error.strerror}; choose another folder") from None
     return path
+
+
+def save_named(layout: Layout, name: str, *, overwrite: bool = False) -> Path:
+    """Save a layout under a name, in ./layouts where there is one, else in the user's folder.
+
+    Raises DocumentError, also for a name that is taken unless it may overwrite.
+    """
+    near, own = places().layouts
+    path = (near if near.is_dir() else own) / file_name(name)
+    return save_layout(msgspec.structs.replace(layout, name=name), path, overwrite=overwrite)
 
 
 def file_name(name: str) -> str:
