@@ -28,8 +28,9 @@ from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Markdown
 
+from workbench.app.outside import Outside
 from workbench.app.panes.markdown import Answer
-from workbench.app.run import OVER_SSH
+from workbench.app.run import OVER_SSH, spare_collector
 from workbench.app.text import clean
 from workbench.domain.layout import Context
 from workbench.engines.scripted import TOKEN, Script
@@ -128,7 +129,7 @@ def run_ours(text: str) -> dict[str, Any] | None:
     from tests.app.stage import LAYOUT, make_app
 
     first = msgspec.structs.replace(LAYOUT, context=Context(n_ctx=16384))
-    app = make_app(Script(reply=text, tok_s=TOK_S), first=first)
+    app = make_app(Script(reply=text, tok_s=TOK_S), Outside(when_ready=spare_collector), first=first)
     result: dict[str, Any] = {}
 
     async def measure() -> None:

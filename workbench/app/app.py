@@ -103,6 +103,7 @@ class WorkbenchApp(App[None]):
 
     @on(ScreenReady)
     def _begin(self) -> None:
+        self._outside.when_ready()
         self._end_meters = self._outside.start_meters(self._take_snapshot)
         self._drafts = self._outside.start_forecasts(self._take_forecast)
         self._drawing = self.set_interval(DRAW_EVERY_S, self._wake, pause=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench.app.outside import DEMO_HINT, HINT, LayoutEntry, ModelEntry, Outside
-from workbench.app.run import find_cards
+from workbench.app.run import find_cards, spare_collector
 from workbench.domain.card import Card
 from workbench.domain.conversation import Conversation, Turn
 from workbench.domain.layout import Layout
@@ -104,6 +104,7 @@ def open_outside(start: Start, forecasts: Forecasts) -> Outside:
         start_meters=start_meters,
         watch=watch,
         start_forecasts=lambda listener: DraftForecasts(forecasts, listener),
+        when_ready=spare_collector,
         hint=start.hint,
     )
 

@@ -58,7 +58,7 @@ class Outside:
     `find_models` hands each model over as soon as its header is read; `find_cards` gives the
     machine's cards and, without a GPU, what helps. `start_meters` begins them and returns what
     ends them; `watch` names the load and the cards that they follow. `start_forecasts` is given
-    whom to tell.
+    whom to tell. `when_ready` is called once the screen stands.
     """
 
     list_layouts: Callable[[], Sequence[LayoutEntry]] = lambda: ()
@@ -67,4 +67,5 @@ class Outside:
     start_meters: Callable[[Callable[[Snapshot], None]], Callable[[], None]] = lambda _listener: lambda: None
     watch: Callable[[Loaded | None, Sequence[Card]], None] = lambda _loaded, _cards: None
     start_forecasts: Callable[[Callable[[Layout, Answer], None]], Drafts | None] = lambda _listener: None
+    when_ready: Callable[[], None] = lambda: None
     hint: str = HINT
