@@ -11,15 +11,7 @@ from workbench.domain.conversation import Conversation, Sampling, Turn, whole_ch
 from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
 from workbench.domain.timing import Probe
-from workbench.engines.engine import (
-    Engine,
-    EngineDied,
-    EngineError,
-    Loaded,
-    PromptTooLong,
-    Request,
-    SavedState,
-)
+from workbench.engines.engine import Engine, EngineDied, EngineError, Loaded, PromptTooLong, Request, SavedState
 from workbench.lab import events
 from workbench.lab.history import History
 from workbench.lab.jobs import Jobs, Right, done, pass_on
@@ -202,6 +194,8 @@ class Session:
             if strategy == "beside" and serving is not None:
                 decided.set_result(None)
                 following = switch.load_beside(serving, self._carries(layout))
+                if self._jobs.running == "prompt":
+                    self._voice.tell(events.LoadMoved(1.0, "loaded, takes over after this reply"))
                 return self._jobs.submit(Right.LOAD, "handover", lambda: self._hand_over(switch, following)).result()
             loading = self._jobs.submit(Right.LOAD, why, lambda: self._replace(switch))
             decided.set_result(None)
