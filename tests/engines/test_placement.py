@@ -11,12 +11,10 @@ import pytest
 from tests.engines.conftest import DEMO, Open, Opened, layout, opened
 from workbench.domain.split import OFF_CARDS, Split, Virtual, layer_counts, n_gpu_layers_asked, place_layers
 from workbench.engines.engine import Loaded
-from workbench.store.documents import read_layout
 from workbench.store.models import resolve_model
 
 THREE_CARDS = Virtual(("300MiB", "300MiB", "300MiB"))
 N_LAYER = 7
-LAYOUTS = Path(__file__).parents[2] / "layouts"
 
 SPLITS: list[dict[str, Any]] = [
     {"tensor_split": (1, 1)},
@@ -136,17 +134,3 @@ def test_tensor_mode_without_a_second_context_counts_the_first_once(tiny: Path, 
         again = it.engine.new_context(context)
         assert [card.kv_mib for card in again.cards] == [card.kv_mib for card in it.loaded.cards]
         assert [card.weights_mib for card in again.cards] == [card.weights_mib for card in it.loaded.cards]
-
-
-@pytest.mark.parametrize("name", ["demo-even", "demo-3-1", "demo-single", "demo-unequal", "demo-tensor"])
-def test_the_demo_layouts_load_and_give_what_they_ask_for(name: str, open_engine: Open) -> None:
-    of = read_layout(LAYOUTS / f"{name}.yaml")
-    with open_engine(of) as it:
-        cards = it.loaded.cards
-        if of.split.split_mode == "tensor":
-            assert [card.layers for card in cards] == [None, None]
-            assert cards[0].weights_mib == pytest.approx(cards[1].weights_mib, rel=0.4)
-        else:
-            assert tuple(card.layers for card in cards) == layer_counts(of.split, it.loaded.model.n_layer, 2)
-        assert it.loaded.n_ctx == of.context.n_ctx
-        assert it.ask("Name a river.", max_tokens=4).timing.tokens > 0

@@ -182,7 +182,7 @@ def as_line(command: wire.Command) -> bytes:
     try:
         return wire.encode(command)
     except UnicodeEncodeError:
-        raise EngineError("the text holds half a character (a lone surrogate), which no model can read") from None
+        raise EngineError("the text or a path holds half a character (a lone surrogate): it is not UTF-8") from None
 
 
 def _open_log(path: Path) -> IO[bytes]:
