@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.domain.env import ALLOWED, READ_BY_PRESENCE, READ_BY_VALUE, means_off
-from workbench.domain.rules import check_env, check_split, n_cards_of, nearest
+from workbench.domain.faults import nearest
+from workbench.domain.rules import check_env, check_split, n_cards_of
 from workbench.domain.split import MODES, Split, Virtual, layer_counts
 
 splits = st.builds(

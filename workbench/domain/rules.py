@@ -4,17 +4,17 @@ Each function returns faults; no fault, and the engine can be asked. The same ru
 document, for an option on the command line and for a draft on the screen.
 """
 
-import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from workbench.domain.card import parse_mib, pci_key
 from workbench.domain.conversation import Message, Sampling
 from workbench.domain.env import ALLOWED, READ_BY_PRESENCE, means_off
+from workbench.domain.faults import Fault, is_unprintable, nearest
 from workbench.domain.layout import Context, Layout
 from workbench.domain.prompts import Prompt, PromptSet
+from workbench.domain.servers import check_no_server, check_server
 from workbench.domain.split import Split, Virtual
 
 MAX_CARDS = 16
@@ -22,25 +22,6 @@ MAX_CARDS = 16
 MAX_COUNT = 2**31 - 1
 MAX_SHARE = 1e6
 _QUANTISED_V = ("q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-
-
-class Fault(NamedTuple):
-    """Something wrong with the value at `key` (`split.layers[1]`): what it is, and what would be right."""
-
-    key: str
-    message: str
-
-
-def nearest(word: str, words: Iterable[str]) -> str:
-    """`, did you mean X?` for the word nearest to a mistyped one; empty if none is near."""
-    by_lower = {candidate.lower(): candidate for candidate in words}
-    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f", did you mean `{by_lower[near[0]]}`?" if near else ""
-
-
-def is_unprintable(text: str) -> bool:
-    """Whether the text holds a control character, a line end, or bytes that are not UTF-8."""
-    return any(ord(char) < 32 or 127 <= ord(char) < 160 or 0xD800 <= ord(char) < 0xE000 for char in text)
 
 
 def n_cards_of(split: Split) -> int | None:
@@ -202,13 +183,15 @@ def check_env(env: Mapping[str, str | None]) -> list[Fault]:
 
 def check_layout(layout: Layout, n_cards: int | None = None) -> list[Fault]:
     """Faults of a whole layout; `n_cards` as for check_split."""
-    faults = _check_text("name", layout.name, "a short name") + _check_text("model", layout.model,
-                                                                            "a path, a glob or demo:smollm2")
+    right = "a path, a glob or demo:smollm2" if layout.engine == "llama.cpp" else "the model's name on the server"
+    faults = _check_text("name", layout.name, "a short name") + _check_text("model", layout.model, right)
+    faults += check_no_server(layout) if layout.engine == "llama.cpp" else check_server(layout)
     faults += [Fault(f"split.{key}", message) for key, message in check_split(layout.split, n_cards)]
     faults += [Fault(f"context.{key}", message) for key, message in check_context(layout.context)]
     if layout.split.split_mode == "tensor" and layout.context.flash_attn is False:
         faults.append(Fault("context.flash_attn", "is off, but split_mode tensor needs it; write auto or true"))
-    faults += [Fault(f"env.{key}", message) for key, message in check_env(layout.env)]
+    if layout.engine == "llama.cpp":
+        faults += [Fault(f"env.{key}", message) for key, message in check_env(layout.env)]
     return faults
 
 

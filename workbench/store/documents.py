@@ -6,9 +6,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from workbench.domain.faults import Fault
 from workbench.domain.layout import Layout
 from workbench.domain.prompts import PromptSet
-from workbench.domain.rules import Fault, check_layout, check_prompt_set
+from workbench.domain.rules import check_layout, check_prompt_set
 from workbench.store.fit import fit
 from workbench.store.tree import Tree, TreeError, parse_json_lines, parse_yaml
 

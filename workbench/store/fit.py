@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from workbench.domain.conversation import Message, Sampling
-from workbench.domain.layout import Context, Layout
+from workbench.domain.faults import Fault, nearest
+from workbench.domain.layout import Context, Layout, Timeouts
 from workbench.domain.prompts import Prompt, PromptSet, Synthetic
-from workbench.domain.rules import Fault, check_env, nearest
+from workbench.domain.rules import check_env
 from workbench.domain.split import Split, Virtual
 from workbench.store.config import Config
 from workbench.store.tree import Tree, join
@@ -21,11 +22,17 @@ RIGHT: dict[type, dict[str, str]] = {
     Layout: {
         "name": "a short name",
         "engine": "",
-        "model": "a path, a glob or demo:smollm2",
+        "model": "a path, a glob, demo:smollm2, or a model's name on a server",
+        "url": "a server's address, for example http://127.0.0.1:11434",
+        "api_key_env": "the name of the environment variable that holds the key",
+        "keep_alive": "a time, for example 10m, or -1 for ever",
+        "options": "a mapping of the server's own options",
+        "timeouts": "a mapping, for example {connect_s: 5, first_token_s: 600, silence_s: 120}",
         "split": "a mapping, for example {split_mode: layer, tensor_split: [3, 1]}",
         "context": "a mapping, for example {n_ctx: 8192}",
         "env": "a mapping of engine variables, for example {GGML_CUDA_P2P: \"1\"}",
     },
+    Timeouts: dict.fromkeys(("connect_s", "first_token_s", "silence_s"), "a number of seconds"),
     Split: {
         "split_mode": "",
         "tensor_split": "auto, or shares in the order of the cards, for example [3, 1]",
@@ -123,6 +130,8 @@ class _Fitter:
                 if isinstance(item, type) and issubclass(item, msgspec.Struct):
                     right = f"a mapping with the keys {', '.join(item.__struct_fields__[:4])}"
                 return [self.value(each, item, f"{key}[{at}]", right) for at, each in enumerate(value)]
+            if isinstance(value, dict) and origin is dict and typing.get_args(option)[1] is Any:
+                return value
             if isinstance(value, dict) and origin is dict:
                 return {name: self.variable(name, each, join(key, name)) for name, each in value.items()}
         if isinstance(value, str):

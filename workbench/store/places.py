@@ -8,9 +8,9 @@ from typing import TypeVar
 import msgspec
 import platformdirs
 
+from workbench.domain.faults import Fault, nearest
 from workbench.domain.layout import Layout
 from workbench.domain.prompts import PromptSet
-from workbench.domain.rules import Fault, nearest
 from workbench.store.config import Config
 from workbench.store.documents import DocumentError, read_document, read_layout, read_prompt_set
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from workbench.domain.rules import nearest
+from workbench.domain.faults import nearest
 from workbench.domain.run import VERSION, Run, RunHeader
 from workbench.domain.samples import LoadRecord, Sample
 from workbench.store.places import Places, places

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import msgspec
 import yaml
 
 from workbench.domain.layout import Layout
@@ -118,6 +119,9 @@ _Dumper.add_representer(_Flow, lambda dumper, value: dumper.represent_mapping(
 
 def layout_yaml(layout: Layout) -> str:
     """A layout as a document, its keys in the order in which people read them."""
+    document = {"name": layout.name, "engine": layout.engine, "model": layout.model}
+    if layout.served_by is not None:
+        return _dumped(document | _served(layout))
     split = layout.split
     where: dict[str, Any] = {"split_mode": split.split_mode}
     if split.layers is not None:
@@ -135,10 +139,23 @@ def layout_yaml(layout: Layout) -> str:
     elif split.cards is not None:
         where["cards"] = list(split.cards)
     context = _Flow({name: getattr(layout.context, name) for name in layout.context.__struct_fields__})
-    document = {"name": layout.name, "engine": layout.engine, "model": layout.model, "split": where,
-                "context": context}
+    document |= {"split": where, "context": context}
     if layout.env:
         document["env"] = _Flow(layout.env)
+    return _dumped(document)
+
+
+def _served(layout: Layout) -> dict[str, Any]:
+    """The keys that a layout of a server has beside its first three: what differs from the defaults."""
+    plain = msgspec.to_builtins(layout)
+    return {
+        name: _Flow(plain[name]) if isinstance(plain[name], dict) else plain[name]
+        for name in ("url", "api_key_env", "keep_alive", "split", "context", "options", "timeouts", "env")
+        if plain.get(name)
+    }
+
+
+def _dumped(document: dict[str, Any]) -> str:
     text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, default_flow_style=False,
                           allow_unicode=True, width=1 << 16)
     return text
