@@ -35,7 +35,9 @@ class Split(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cards: tuple[str, ...] | Virtual | None = None
 
     def label(self) -> str:
-        """A short name for people: `layer 3:1`, `tensor 1:1`, `none on card 0`."""
+        """A short name for people: `layer 3:1`, `tensor 1:1`, `none on card 0`, `on the CPU`."""
+        if self.cards == ("CPU",):
+            return "on the CPU"
         if self.split_mode == "none":
             text = f"none on card {self.main_gpu}"
         else:

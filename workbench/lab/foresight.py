@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from workbench.domain.card import format_mib
 from workbench.domain.forecast import CardAccount, misplaced
 from workbench.domain.layout import Layout
 from workbench.domain.split import Split
-from workbench.engines.engine import EngineError, Loaded
+from workbench.engines.engine import EngineError, Loaded, LoadFailed
 from workbench.lab.forecast import Forecasts
 from workbench.lab.rooms import Running
 from workbench.store.models import ModelError
@@ -54,9 +55,23 @@ class Foresight(Blind):
         self._asking = threading.Lock()
 
     def resolve(self, layout: Layout, running: Running | None) -> Layout:
-        """See `Blind`."""
+        """See `Blind`. Also refuses what would fill the host's memory, which nothing else does in time."""
         with self._asking:
-            return self._forecasts.resolve(layout, running)
+            layout = self._forecasts.resolve(layout, running)
+            if layout.split.n_gpu_layers == "all" and layout.split.cards != ("CPU",):
+                return layout
+            host = self._forecasts.forecast(layout, running, limits=False).host
+        if host.free_mib is not None and host.total_mib > host.free_mib:
+            raise LoadFailed(
+                f"the host's memory has no room for the layers and the context that stay there"
+                f" ({format_mib(host.total_mib)} of {format_mib(host.free_mib)}); a smaller n_ctx, a q8_0 cache or"
+                " more layers on cards take less",
+                card=host.name,
+                wanted_mib=host.total_mib,
+                free_mib=host.free_mib,
+                key="context.n_ctx",
+            )
+        return layout
 
     def beside(self, following: Layout, running: Running) -> bool:
         """See `Blind`."""

@@ -103,8 +103,13 @@ class Session:
         prompt = whole_characters(prompt)
 
         def again() -> Turn:
-            self._set_conversation(self.conversation.upto(index))
-            return self._ask(prompt, self.sampling)
+            before = self.conversation
+            self._set_conversation(before.upto(index))
+            try:
+                return self._ask(prompt, self.sampling)
+            finally:
+                if len(self.conversation.turns) <= index:  # nothing came of it: nothing is forgotten
+                    self._set_conversation(before)
 
         return self._queue(again)
 
