@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from textual import on, work
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
-from workbench.app.card_rows import kind_of
+from workbench.app.hearing import Hearing
 from workbench.app.inbox import Inbox
 from workbench.app.keymap import KEYS, shown
 from workbench.app.messages import (
@@ -35,11 +35,10 @@ from workbench.app.screens.models import ModelsScreen
 from workbench.app.screens.said import Said, SaidScreen
 from workbench.app.screens.save_as import SaveAsScreen
 from workbench.app.theme import THEMES, default_theme
-from workbench.app.wording import describe, doing, forecast_lines
-from workbench.domain.card import Card
+from workbench.app.wording import forecast_lines
 from workbench.domain.conversation import Conversation
 from workbench.domain.layout import Layout
-from workbench.engines.engine import Loaded, ModelInfo
+from workbench.engines.engine import ModelInfo
 from workbench.lab import events
 from workbench.lab.forecast import Answer
 from workbench.lab.rooms import Running
@@ -75,12 +74,9 @@ class WorkbenchApp(App[None]):
         self._outside = outside
         self._first = first
         self._conversation = conversation
-        self._cards: Sequence[Card] = ()
         self._pick_model = pick_model
         self._end_meters: Callable[[], None] = lambda: None
         self._drafts: Drafts | None = None
-        self._job: str | None = None
-        self._loading = ""
         self._clear_asked = False
         self.said: list[Said] = []
 
@@ -96,7 +92,9 @@ class WorkbenchApp(App[None]):
         return screen
 
     def on_mount(self) -> None:
-        """Hear signals: the terminal is put right before the end."""
+        """Hear the session, and signals: the terminal is put right before the end."""
+        drawing = self.set_interval(DRAW_EVERY_S, self._wake, pause=True)
+        self._hearing = Hearing(self.main, self.session, self._outside, drawing, self._say, self._context_full)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit)
@@ -106,7 +104,6 @@ class WorkbenchApp(App[None]):
         self._outside.when_ready()
         self._end_meters = self._outside.start_meters(self._take_snapshot)
         self._drafts = self._outside.start_forecasts(self._take_forecast)
-        self._drawing = self.set_interval(DRAW_EVERY_S, self._wake, pause=True)
         self._find_cards()
         if self._conversation is not None and self._conversation.turns:
             self.session.restore(self._conversation)
@@ -132,13 +129,9 @@ class WorkbenchApp(App[None]):
     def _cards_found(self, event: CardsFound) -> None:
         if self._over:
             return
-        self._cards = event.cards
-        self.main.cards.show_cards(event.cards)
-        self._outside.watch(self.session.loaded, event.cards)
+        self._hearing.show_cards(event.cards)
         if event.advice is not None and self._first is None:
             self.say(event.advice)
-        if self.session.layout is not None and self.session.loaded is not None:
-            self._show_header(self.session.layout, self.session.loaded)
 
     def on_unmount(self) -> None:
         """End the meters and the forecasts; whoever made the session closes it."""
@@ -172,7 +165,7 @@ class WorkbenchApp(App[None]):
         for event in self._inbox.fetch():
             if self._over:
                 return
-            await self._on_event(event)
+            await self._hearing.hear(event)
 
     @on(Metered)
     def _metered(self, event: Metered) -> None:
@@ -181,76 +174,13 @@ class WorkbenchApp(App[None]):
         self.main.cards.show_snapshot(event.snapshot)
         self.main.split.free_mib = self.main.cards.free_mib
 
-    async def _on_event(self, event: events.SessionEvent) -> None:
-        main = self.main
-        match event:
-            case events.Busy(job):
-                self._job = job
-            case events.LoadStarted(layout=layout, why=why, strategy=strategy):
-                self._loading = f"{doing(why)} {layout.split.label()}"
-                if strategy == "beside":
-                    self._loading += ", the chat goes on"
-                main.status.progress(0.0, self._loading)
-            case events.LoadEnded():
-                self._loading = ""
-                main.status.progress(None)
-            case events.LoadMoved(fraction, stage):
-                main.status.progress(fraction, f"{self._loading}: {stage}")
-            case events.LayoutLoaded(layout, loaded):
-                self._loading = ""
-                main.status.progress(None)
-                main.change.took_over(event)
-                self._show_loaded(layout, loaded)
-            case events.TurnStarted(index, prompt):
-                self._drawing.resume()
-                await main.chat.begin(index, prompt)
-            case events.TurnText(text):
-                await main.chat.grow(text)
-            case events.TurnDone(index, turn):
-                self._drawing.pause()
-                await main.chat.end(index, turn)
-            case events.ConversationChanged(conversation):
-                await main.chat.show(conversation)
-            case events.ContextFull():
-                if event.prompt is not None:
-                    self._drawing.pause()
-                    await main.chat.take_back(event.prompt)
-                self._context_full(event)
-            case events.PromptReturned(prompt, why):
-                self._drawing.pause()
-                await main.chat.take_back(prompt)
-                self.say(why)
-            case events.Changed():
-                main.change.show(self.session.history, event)
-            case events.ProbeDone():
-                main.change.show(self.session.history)
-            case events.Problem():
-                self.say(describe(event), problem=True)
-            case events.Notice(message):
-                self.say(message)
-
-    def _show_loaded(self, layout: Layout, loaded: Loaded) -> None:
-        main = self.main
-        self._outside.watch(loaded, self._cards)
-        known = {card.name: card for card in self._cards}
-        kinds = [(c.name, known[c.name].kind if c.name in known else kind_of(c.name, loaded)) for c in loaded.cards]
-        main.cards.show_loaded(loaded)
-        main.split.show_loaded(layout, loaded, kinds)
-        self._show_header(layout, loaded)
-
-    def _show_header(self, layout: Layout, loaded: Loaded) -> None:
-        main = self.main
-        main.header.left = (
-            f"{loaded.model.name} {loaded.model.quantisation} · {layout.split.label()} · ctx {loaded.n_ctx}"
-        )
-        titles = [row.title or str(row.kind) for row in main.cards.rows[: len(loaded.cards)]]
-        counted = ", ".join(f"{titles.count(title)} × {title}" for title in dict.fromkeys(titles))
-        main.header.right = f"{counted} · {layout.engine}"
-
     def say(self, message: str, *, problem: bool = False) -> None:
         """Show a message in the status line and keep it."""
         self.said.append(Said(datetime.now(), message, problem))
         self.main.status.say(message, problem=problem)
+
+    def _say(self, message: str, problem: bool) -> None:
+        self.say(message, problem=problem)
 
     # ── what the panes ask for ────────────────────────────────────────────────────────────
     @on(NoticeShown)
@@ -261,7 +191,7 @@ class WorkbenchApp(App[None]):
     def _send(self, event: PromptSubmitted) -> None:
         if self.main.chat.answering:
             self.say("a reply is being written; Esc stops it")
-        elif self.session.loaded is None and self._job is None:
+        elif self.session.loaded is None and self._hearing.job is None:
             self.say("no model is loaded: F2 lists layouts, F4 models")
         else:
             self.main.status.dismiss()
@@ -371,7 +301,7 @@ class WorkbenchApp(App[None]):
         """Stop what runs; else close the message, leave editing, or go to the prompt."""
         main = self.main
         prompt = main.chat.prompt
-        if self._loading or main.chat.answering or self._job not in (None, "probe", "edit"):
+        if self._hearing.busy:
             self.session.cancel()
         elif main.status.dismiss():
             return
