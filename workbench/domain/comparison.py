@@ -104,6 +104,36 @@ def _effect(samples: Sequence[Sample], metric: Metric, method: Method, known: Lo
     )
 
 
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What was known after a block: its own ratio, and the mean so far with its 95 % interval.
+
+    `low` and `high` are None after the first.
+    """
+
+    ratio: float
+    mean: float
+    low: float | None
+    high: float | None
+
+
+def course(effect: Effect) -> tuple[Step, ...]:
+    """How the interval closed in, block by block."""
+    out = []
+    for n in range(1, len(effect.by_block) + 1):
+        logs = effect.by_block[:n]
+        mean = statistics.fmean(logs)
+        half = _half_width(statistics.stdev(logs), n, n - 1) if n > 1 else None
+        out.append(
+            Step(
+                ratio=math.exp(logs[-1]),
+                mean=math.exp(mean),
+                low=None if half is None else math.exp(mean - half),
+                high=None if half is None else math.exp(mean + half),
+            )
+        )
+    return tuple(out)
+
+
 def load_noise(samples: Sequence[Sample]) -> dict[Metric, LoadNoise]:
     """How much fresh loads of one arm differed within a block, by metric."""
     found = {metric: _noise(_sums(samples, metric)) for metric in METRICS}

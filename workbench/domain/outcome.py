@@ -169,6 +169,10 @@ def _cautions(run: Run, arms: Sequence[ArmOutcome], known: Mapping[Metric, LoadN
         out += [f"{count} of {arm.arm}'s samples left out: {why}" for why, count in arm.left_out.items()]
     if header.kind == "ab":
         out += _between(header)
+        if header.added:
+            blocks = sum(header.added)
+            out.append(f"{blocks} of the blocks {'was' if blocks == 1 else 'were'} added after a look at the result, "
+                       "which makes a false verdict a little likelier than 5 %")
         if header.method == "resident":
             out.append("indicative: one load an arm cannot tell a better split from a luckier load; fresh loads can")
             if not known:

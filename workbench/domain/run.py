@@ -7,7 +7,7 @@ import msgspec
 from workbench.domain.layout import Layout
 from workbench.domain.memory import CardMemory
 from workbench.domain.prompts import PromptSet
-from workbench.domain.samples import Arm, LoadRecord, Method, Planned, Sample
+from workbench.domain.samples import Arm, LoadRecord, Method, Planned, Sample, plan_ab, plan_replay
 
 VERSION = 1
 RunKind = Literal["ab", "replay"]
@@ -86,7 +86,10 @@ class ArmHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The file `run.json`. `created` is seconds since 1970."""
+    """The file `run.json`. `created` is seconds since 1970.
+
+    `added` counts the blocks that were added later, each time the result had been seen.
+    """
 
     version: int
     id: str
@@ -100,6 +103,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
     build: Build
     plan: tuple[Planned, ...]
+    added: tuple[int, ...] = ()
 
     def arm(self, arm: Arm) -> ArmHeader:
         """One side. KeyError where the run has no such arm."""
@@ -114,6 +118,16 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.replace(each, resolved=resolved) if each.arm == arm else each for each in self.arms
         )
         return msgspec.structs.replace(self, arms=arms)
+
+
+def longer(header: RunHeader, blocks: int) -> RunHeader:
+    """The same with `blocks` more; what was planned stays as it was."""
+    total, offset = header.blocks + blocks, header.plan[0].salt
+    if header.kind == "ab":
+        plan = plan_ab(header.prompts, total, header.method, offset)
+    else:
+        plan = plan_replay(header.prompts, total, offset)
+    return msgspec.structs.replace(header, blocks=total, plan=plan, added=(*header.added, blocks))
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import time
 
+import msgspec
+
 from workbench.domain.comparison import LoadNoise, Metric, load_noise, pool
 from workbench.domain.layout import Layout
 from workbench.domain.outcome import Outcome, outcome
 from workbench.domain.prompts import PromptSet
-from workbench.domain.run import VERSION, Machine, Run, RunHeader
+from workbench.domain.run import VERSION, Machine, Run, RunHeader, longer
 from workbench.domain.samples import DEFAULT_BLOCKS, SALTS, Method, fits, plan_ab, plan_replay
 from workbench.lab.conditions import MeterReader
 from workbench.lab.kit import Kit, RealKit
@@ -71,7 +73,7 @@ class Experiment:
     ) -> "Experiment":
         """A new run of one layout (`blocks` loads) or of two. Raises PromptDoesNotFit, RunError."""
         for layout in layouts:
-            _check_lengths(prompts, layout)
+            check_lengths(prompts, layout)
         where = describe(layouts)
         offset = random.SystemRandom().randrange(SALTS)
         ab = len(layouts) == 2
@@ -95,9 +97,19 @@ class Experiment:
 
     @classmethod
     def resume(
-        cls, kit: Kit, folder: Path, listener: Listener, read: ReaderFor, *, describe: Describe = describe
+        cls,
+        kit: Kit,
+        folder: Path,
+        listener: Listener,
+        read: ReaderFor,
+        *,
+        more_blocks: int = 0,
+        describe: Describe = describe,
     ) -> "Experiment":
-        """Go on with a run, on the machine and with the build it was begun on. Raises RunError."""
+        """Go on with a run, on the machine and with the build it was begun on. Raises RunError.
+
+        `more_blocks` are added to what was planned.
+        """
         log, run = RunLog.reopen(folder)
         try:
             header = run.header
@@ -113,10 +125,18 @@ class Experiment:
                 if changed:
                     raise RunError(f"{folder} was begun with other values of {', '.join(changed)} in the environment; "
                                    "set them back, or begin a new run")
+            if more_blocks:
+                run = msgspec.structs.replace(run, header=longer(header, more_blocks))
+                log.update(run.header)
         except BaseException:
             log.close()
             raise
         return cls(kit, log, run, listener, read)
+
+    @property
+    def run(self) -> Run:
+        """What was taken so far."""
+        return self._runner.run
 
     @property
     def outcome(self) -> Outcome:
@@ -183,7 +203,8 @@ def judge(folder: Path) -> Outcome:
     return outcome(run, known_noise(run.header.machine) if run.header.method == "resident" else None)
 
 
-def _check_lengths(prompts: PromptSet, layout: Layout) -> None:
+def check_lengths(prompts: PromptSet, layout: Layout) -> None:
+    """Whether each prompt of known length fits the layout's context. Raises PromptDoesNotFit."""
     n_ctx = -(-layout.context.n_ctx // CTX_STEP) * CTX_STEP
     if not n_ctx:
         return  # the model's own, which the engine knows

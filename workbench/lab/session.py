@@ -56,6 +56,8 @@ class Session:
         self._preempted = False
         self.sampling = Sampling()
         self.layout: Layout | None = None
+        self.layout_before: Layout | None = None
+        """What served before this layout, to compare it with."""
         self.loaded: Loaded | None = None
         self.conversation = Conversation()
         self._history = History()
@@ -292,6 +294,8 @@ class Session:
     ) -> Loaded:
         layout, loaded = following.layout, following.loaded
         before = None if comes_back else self._history.now
+        if before is not None and before.layout != layout:
+            self.layout_before = before.layout
         self._serving, self._lost = following, following
         self.layout, self.loaded = layout, loaded
         if not comes_back:
