@@ -1,13 +1,15 @@
 from typing import Literal
 
+import msgspec
+
 from workbench.domain.card import Card, CardKind
 from workbench.domain.memory import CardMemory
 from workbench.engines.engine import CardProcess, Loaded, ModelInfo
 from workbench.engines.llama.wire import Device
 from workbench.lab.cards import join, watched
+from workbench.meters.board import WatchedGpu, WatchedName, WatchedProcess
 from workbench.meters.nvml import Gpu
 from workbench.meters.sample import CardSample
-from workbench.meters.sampler import WatchedGpu, WatchedName, WatchedProcess
 
 
 def device(name: str, device_id: str | None, type_: Literal["gpu", "igpu", "cpu", "accel"] = "gpu") -> Device:
@@ -31,9 +33,18 @@ def test_cuda_order_is_not_the_order_of_nvidia_smi() -> None:
     assert cards[0].pci_bus_id == "0000:c1:00.0"
 
 
-def test_virtual_cuda_cards_keep_their_part_of_the_card() -> None:
-    cards = join([device("CUDA0", "0000:41:00.0-v0"), device("CUDA1", "0000:41:00.0-v1")], GPUS, SAMPLES)
-    assert [(card.smi_index, card.pci_bus_id, card.free_mib) for card in cards] == [(0, "0000:41:00.0", 100)] * 2
+def test_two_cards_of_llama_cpp_on_one_gpu_are_parts_of_it_and_share_what_is_free() -> None:
+    halves = [
+        msgspec.structs.replace(device(f"CUDA{i}", f"0000:41:00.0-v{i}"), total_mib=71000.0, free_mib=70000.0)
+        for i in range(2)
+    ]
+    cards = join([*halves, device("CUDA2", "0000:c1:00.0")], GPUS, SAMPLES)
+    assert [(card.smi_index, card.pci_bus_id, card.parts) for card in cards] == [
+        (0, "0000:41:00.0", 2), (0, "0000:41:00.0", 2), (1, "0000:c1:00.0", 1),
+    ]  # fmt: skip
+    assert cards[0].free_mib == cards[1].free_mib == min(71000, (143771 - 1000 - 615) / 2)
+    assert cards[0].part_of(100_000) == 50_000
+    assert cards[2].free_mib == 143771 - 2000 - 615
 
 
 def test_a_card_that_nvml_does_not_know_keeps_what_llama_cpp_says() -> None:

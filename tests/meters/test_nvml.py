@@ -1,5 +1,8 @@
 """The real binding on a library that is a Python object."""
 
+import os
+
+import psutil
 import pynvml
 import pytest
 
@@ -21,11 +24,26 @@ def test_a_card_is_found_by_the_short_spelling_of_its_bus_id(plug: Plug) -> None
     gpu = FakeGpu(LONG_ID, uuid="GPU-abc")
     nvml, _ = opened(plug, FakeGpu("00000000:41:00.0"), gpu)
     assert nvml.gpus[1] == Gpu(index=1, pci_bus_id=SHORT_ID, uuid="GPU-abc", name="NVIDIA H200")
-    gpu.processes = {77: 29000, 78: 500}
-    assert nvml.sample("CUDA0", SHORT_ID, {77}) == CardSample(
-        name="CUDA0", total_mib=143771, used_mib=30000, reserved_mib=615, ours_mib=29000, utilisation=52,
-        power_w=432, power_limit_w=700, temperature_c=48, sm_clock_mhz=1980, throttle=(),
+    assert nvml.sample("CUDA0", SHORT_ID) == CardSample(
+        name="CUDA0", total_mib=143771, used_mib=30000, reserved_mib=615, utilisation=52,
+        power_w=432, power_limit_w=700, temperature_c=48, sm_clock_mhz=1980, memory_clock_mhz=3201, throttle=(),
     )  # fmt: skip
+
+
+def test_who_holds_memory_on_a_card_the_largest_first(plug: Plug) -> None:
+    gpu = FakeGpu(LONG_ID)
+    nvml, _ = opened(plug, gpu)
+    assert nvml.processes(SHORT_ID) == ()
+    me = os.getpid()
+    gpu.processes = {me: 500, 2**30: 29000, 2**30 + 1: None}
+    gpu.drawing = {me: 700}
+    found = nvml.processes(SHORT_ID)
+    assert found is not None
+    assert [(process.pid, process.mib) for process in found] == [(2**30, 29000), (me, 700), (2**30 + 1, None)]
+    assert [process.name for process in found] == [None, psutil.Process().name(), None]
+    for function in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"):
+        gpu.errors[function] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert nvml.processes(SHORT_ID) is None
 
 
 def test_what_slows_a_card_is_named_and_idling_is_not(plug: Plug) -> None:
@@ -110,10 +128,7 @@ def test_a_card_that_is_lost_from_the_start_hides_no_other(plug: Plug) -> None:
 
 def test_unknown_figures_are_none(plug: Plug) -> None:
     gpu = FakeGpu(LONG_ID)
-    gpu.processes = {77: None}
     nvml, _ = opened(plug, gpu)
-    assert nvml.sample("CUDA0", SHORT_ID, {77}).ours_mib is None
-    assert nvml.sample("CUDA0", SHORT_ID, {1}).ours_mib is None
     assert nvml.sample("CUDA9", "0000:99:00.0") == CardSample(name="CUDA9")
     for function in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"):
         gpu.errors[function] = pynvml.NVML_ERROR_NOT_SUPPORTED

@@ -11,8 +11,9 @@ import pytest
 from tests.meters.conftest import Plug
 from tests.meters.fake_nvml import FakeGpu, FakeNvmlLib
 from tests.waiting import wait_until
+from workbench.meters.board import Watched, WatchedGpu, WatchedName, WatchedProcess, Watching
 from workbench.meters.sample import CardSample, Snapshot
-from workbench.meters.sampler import Sampler, WatchedGpu, WatchedName, WatchedProcess
+from workbench.meters.sampler import Sampler
 
 HOLD_40_MIB = "import sys; held = bytearray(b'x') * (40 << 20); print(flush=True); sys.stdin.read()"
 
@@ -27,6 +28,10 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.communicate()
+
+
+def these(*cards: Watched) -> Watching:
+    return Watching(cards=cards)
 
 
 class Heard:
@@ -56,7 +61,7 @@ def sampler(heard: Heard) -> Iterator[Sampler]:
 
 
 def test_a_virtual_card_is_its_process(sampler: Sampler, heard: Heard, child: subprocess.Popen[bytes]) -> None:
-    sampler.watch([WatchedProcess(name="RPC0", pid=child.pid, size_mib=600)])
+    sampler.watch(these(WatchedProcess(name="RPC0", pid=child.pid, size_mib=600)))
     wait_until(lambda: (card := heard.card("RPC0")) and card.utilisation is not None)
     card = heard.card("RPC0")
     assert card is not None
@@ -70,7 +75,7 @@ def test_a_virtual_card_is_its_process(sampler: Sampler, heard: Heard, child: su
 def test_a_dead_process_is_a_lost_card_even_before_it_is_reaped(
     sampler: Sampler, heard: Heard, child: subprocess.Popen[bytes]
 ) -> None:
-    sampler.watch([WatchedProcess(name="RPC0", pid=child.pid), WatchedName(name="RPC1")])
+    sampler.watch(these(WatchedProcess(name="RPC0", pid=child.pid), WatchedName(name="RPC1")))
     wait_until(lambda: heard.card("RPC0"))
     child.kill()
     wait_until(lambda: (card := heard.card("RPC0")) and card.lost)
@@ -89,10 +94,10 @@ def test_the_host_is_always_there(sampler: Sampler, heard: Heard) -> None:
 def test_cards_keep_the_order_in_which_they_are_watched(sampler: Sampler, heard: Heard, plug: Plug) -> None:
     plug(FakeNvmlLib(FakeGpu("00000000:41:00.0"), FakeGpu("00000000:C1:00.0")))
     sampler.watch(
-        [
+        these(
             WatchedGpu(name="CUDA1", pci_bus_id="0000:c1:00.0"),
             WatchedGpu(name="CUDA0", pci_bus_id="0000:41:00.0"),
-        ]
+        )
     )
     wait_until(lambda: heard.card("CUDA0"))
     assert [(card.name, card.used_mib) for card in heard.snapshots[-1].cards] == [("CUDA1", 30000), ("CUDA0", 30000)]
@@ -117,5 +122,5 @@ def test_after_close_nothing_is_heard(heard: Heard) -> None:
     wait_until(lambda: heard.snapshots)
     sampler.close()
     count = len(heard.snapshots)
-    sampler.watch([])
+    sampler.watch(these())
     assert len(heard.snapshots) == count

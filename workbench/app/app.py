@@ -16,6 +16,7 @@ from workbench.app.hearing import Hearing
 from workbench.app.inbox import Inbox
 from workbench.app.keymap import KEYS, shown
 from workbench.app.messages import (
+    Accounted,
     CardsFound,
     DraftChanged,
     Forecasted,
@@ -26,7 +27,7 @@ from workbench.app.messages import (
     SessionSpoke,
     SplitApplied,
 )
-from workbench.app.outside import Drafts, Outside
+from workbench.app.outside import Drafts, Meters, Outside
 from workbench.app.screens.context_full import ContextFullScreen, WayOn, take
 from workbench.app.screens.help import HelpScreen
 from workbench.app.screens.layouts import LayoutsScreen
@@ -37,6 +38,7 @@ from workbench.app.screens.save_as import SaveAsScreen
 from workbench.app.theme import THEMES, default_theme
 from workbench.app.wording import forecast_lines
 from workbench.domain.conversation import Conversation
+from workbench.domain.duty import Duty
 from workbench.domain.layout import Layout
 from workbench.engines.engine import ModelInfo
 from workbench.lab import events
@@ -70,12 +72,12 @@ class WorkbenchApp(App[None]):
             self.register_theme(theme)
         self.theme = default_theme()
         self._inbox = Inbox(self._wake)
-        self.session = make_session(self._inbox)
+        self._meters: Meters | None = None
+        self.session = make_session(self._listen)
         self._outside = outside
         self._first = first
         self._conversation = conversation
         self._pick_model = pick_model
-        self._end_meters: Callable[[], None] = lambda: None
         self._drafts: Drafts | None = None
         self._clear_asked = False
         self.said: list[Said] = []
@@ -102,7 +104,7 @@ class WorkbenchApp(App[None]):
     @on(ScreenReady)
     def _begin(self) -> None:
         self._outside.when_ready()
-        self._end_meters = self._outside.start_meters(self._take_snapshot)
+        self._meters = self._outside.start_meters(self._take_snapshot, self._take_duty)
         self._drafts = self._outside.start_forecasts(self._take_forecast)
         self._find_cards()
         if self._conversation is not None and self._conversation.turns:
@@ -112,11 +114,20 @@ class WorkbenchApp(App[None]):
         elif self._pick_model:
             self.action_models()
 
+    def _listen(self, event: events.SessionEvent) -> None:
+        """On the session's threads: the meters first, for what they tell is of this moment."""
+        if self._meters is not None:
+            self._meters.hear(event)
+        self._inbox(event)
+
     def _wake(self) -> None:
         self.post_message(SessionSpoke())
 
     def _take_snapshot(self, snapshot: Snapshot) -> None:
         self.post_message(Metered(snapshot))
+
+    def _take_duty(self, duty: Duty) -> None:
+        self.post_message(Accounted(duty))
 
     def _take_forecast(self, layout: Layout, answer: Answer) -> None:
         self.post_message(Forecasted(layout.split, answer))
@@ -135,7 +146,8 @@ class WorkbenchApp(App[None]):
 
     def on_unmount(self) -> None:
         """End the meters and the forecasts; whoever made the session closes it."""
-        self._end_meters()
+        if self._meters is not None:
+            self._meters.close()
         if self._drafts is not None:
             self._drafts.close()
 
@@ -166,6 +178,11 @@ class WorkbenchApp(App[None]):
             if self._over:
                 return
             await self._hearing.hear(event)
+
+    @on(Accounted)
+    def _accounted(self, event: Accounted) -> None:
+        if not self._over:
+            self.main.cards.show_duty(event.duty)
 
     @on(Metered)
     def _metered(self, event: Metered) -> None:

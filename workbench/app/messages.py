@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from textual.message import Message
 
 from workbench.domain.card import Card
+from workbench.domain.duty import Duty
 from workbench.domain.split import Split
 from workbench.lab.forecast import Answer
 from workbench.meters.sample import Snapshot
@@ -28,6 +29,13 @@ class Metered(Message):
     def can_replace(self, message: Message) -> bool:
         """Only the newest counts."""
         return isinstance(message, Metered)
+
+
+@dataclass
+class Accounted(Message):
+    """What the cards did during the last reply."""
+
+    duty: Duty
 
 
 @dataclass

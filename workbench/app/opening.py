@@ -8,14 +8,15 @@ from workbench.app.outside import DEMO_HINT, HINT, LayoutEntry, ModelEntry, Outs
 from workbench.app.run import find_cards, spare_collector
 from workbench.domain.card import Card
 from workbench.domain.conversation import Conversation, Turn
+from workbench.domain.duty import Duty
 from workbench.domain.layout import Layout
 from workbench.engines.engine import EngineError, Loaded
 from workbench.engines.llama.client import inspect_models
-from workbench.lab.cards import inventory, watched
+from workbench.lab.cards import find_topology, inventory
 from workbench.lab.demo import DEMO_LAYOUT
 from workbench.lab.forecast import DraftForecasts, Forecasts
+from workbench.lab.watch import Watch
 from workbench.meters.sample import Snapshot
-from workbench.meters.sampler import Sampler
 from workbench.store.documents import DocumentError
 from workbench.store.journal import Journal, JournalError, JournalState
 from workbench.store.models import DEMO, ModelError, find_models, resolve_model, usual_folders
@@ -82,16 +83,16 @@ def model_folders() -> Sequence[Path]:
 
 def open_outside(start: Start, forecasts: Forecasts) -> Outside:
     """The real folders, cards, forecasts and meters."""
-    sampler: list[Sampler] = []
+    meters: list[Watch] = []
 
-    def start_meters(listener: Callable[[Snapshot], None]) -> Callable[[], None]:
-        sampler.append(Sampler(listener))
-        sampler[0].start()
-        return sampler[0].close
+    def start_meters(listener: Callable[[Snapshot], None], accounts: Callable[[Duty], None]) -> Watch:
+        meters.append(Watch(listener, accounts))
+        meters[0].start()
+        return meters[0]
 
     def watch(loaded: Loaded | None, cards: Sequence[Card]) -> None:
-        if sampler:
-            sampler[0].watch(watched(cards, loaded))
+        if meters:
+            meters[0].watch(loaded, cards)
 
     def machine() -> tuple[tuple[Card, ...], str | None]:
         found = inventory()
@@ -103,9 +104,11 @@ def open_outside(start: Start, forecasts: Forecasts) -> Outside:
         find_cards=lambda: find_cards(machine),
         start_meters=start_meters,
         watch=watch,
+        find_topology=find_topology,
         start_forecasts=lambda listener: DraftForecasts(forecasts, listener),
         when_ready=spare_collector,
         hint=start.hint,
+        price=read_config().price,
     )
 
 

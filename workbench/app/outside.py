@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Protocol
 
 from workbench.domain.card import Card
+from workbench.domain.duty import Duty, Price
 from workbench.domain.layout import Layout
+from workbench.domain.topology import Topology, lay_out
 from workbench.engines.engine import Loaded, ModelInfo
+from workbench.lab.events import SessionEvent
 from workbench.lab.forecast import Answer
 from workbench.lab.rooms import Running
+from workbench.meters.nvml import Asking
 from workbench.meters.sample import Snapshot
+from workbench.meters.sampler import Pace
 
 HINT = "Ask something below and press Enter. F6 goes to the split editor, F1 lists the keys."
 DEMO_HINT = (
@@ -51,21 +56,41 @@ class Drafts(Protocol):
         """End."""
 
 
+class Meters(Protocol):
+    """Reads what the cards do, and accounts for each reply."""
+
+    pace: Pace
+
+    def hear(self, event: SessionEvent) -> None:
+        """What the session tells, on its own thread."""
+
+    def hanging(self) -> Asking | None:
+        """The driver's call that does not return, if one does not."""
+
+    def close(self) -> None:
+        """End."""
+
+
 @dataclass(frozen=True)
 class Outside:
     """Layouts, models, cards, forecasts and meters. The callables may block; they are called on threads.
 
     `find_models` hands each model over as soon as its header is read; `find_cards` gives the
-    machine's cards and, without a GPU, what helps. `start_meters` begins them and returns what
-    ends them; `watch` names the load and the cards that they follow. `start_forecasts` is given
-    whom to tell. `when_ready` is called once the screen stands.
+    machine's cards and, without a GPU, what helps. `start_meters` is given whom to tell what is
+    read, and what each reply took; `watch` names the load and the cards that they follow.
+    `start_forecasts` is given whom to tell. `price` is what running costs, if the user said.
+    `when_ready` is called once the screen stands.
     """
 
     list_layouts: Callable[[], Sequence[LayoutEntry]] = lambda: ()
     find_models: Callable[[Callable[[ModelEntry], None]], None] = lambda _found: None
     find_cards: Callable[[], tuple[Sequence[Card], str | None]] = lambda: ((), None)
-    start_meters: Callable[[Callable[[Snapshot], None]], Callable[[], None]] = lambda _listener: lambda: None
+    start_meters: Callable[[Callable[[Snapshot], None], Callable[[Duty], None]], Meters | None] = (
+        lambda _snapshots, _duties: None
+    )
     watch: Callable[[Loaded | None, Sequence[Card]], None] = lambda _loaded, _cards: None
+    find_topology: Callable[[Sequence[Card]], Topology] = lambda cards: lay_out(cards, ())
     start_forecasts: Callable[[Callable[[Layout, Answer], None]], Drafts | None] = lambda _listener: None
     when_ready: Callable[[], None] = lambda: None
     hint: str = HINT
+    price: Price | None = None

@@ -24,8 +24,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """One device, as llama.cpp and NVML name it.
 
     `name` is llama.cpp's own (`CUDA0`, `RPC1`, `CPU`); `smi_index` the number that
-    nvidia-smi gives the same card; `pci_bus_id` is `0000:c1:00.0` in lower case.
-    Sizes are MiB, None where nobody knows.
+    nvidia-smi gives the same card; `pci_bus_id` is `0000:c1:00.0` in lower case. `parts` cards
+    share one GPU, each being a part of it. Sizes are MiB, None where nobody knows.
     """
 
     name: str
@@ -37,6 +37,12 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str | None = None
     total_mib: float | None = None
     free_mib: float | None = None
+    parts: int = 1
+
+    def part_of(self, whole_mib: float) -> float:
+        """What this card has of a size of the whole GPU: an even part, and no more than its own size."""
+        part = whole_mib / self.parts
+        return part if self.total_mib is None or self.parts == 1 else min(part, self.total_mib)
 
 
 def pci_key(text: str) -> tuple[int, int, int] | None:

@@ -2,17 +2,21 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from workbench.domain.card import CPU, Card, CardKind, pci_key
+from workbench.domain.topology import Topology, lay_out
 from workbench.engines.engine import Loaded
 from workbench.engines.llama.client import list_devices
 from workbench.engines.llama.wire import Device
+from workbench.meters.board import Watched, WatchedGpu, WatchedName, WatchedProcess, Watching
 from workbench.meters.nvml import Gpu, Nvml
+from workbench.meters.pagecache import model_files
 from workbench.meters.sample import CardSample
-from workbench.meters.sampler import Watched, WatchedGpu, WatchedName, WatchedProcess
+from workbench.meters.topology import read_pairs
 from workbench.store.places import places
 
 
@@ -53,16 +57,26 @@ def inventory(env: Mapping[str, str | None] | None = None) -> Inventory:
 def join(devices: Sequence[Device], gpus: Sequence[Gpu], samples: Mapping[str, CardSample]) -> tuple[Card, ...]:
     """Cards of `devices`; those that NVML knows get its number, UUID and free memory.
 
-    The two agree on PCI domain, bus and device, not on order. A virtual CUDA card has
-    `-v<i>` behind its bus id and keeps llama.cpp's sizes, which are its part of the card.
+    The two agree on PCI domain, bus and device, not on order. A part of a GPU has `-v<i>` behind
+    its bus id and keeps llama.cpp's size; of what is free on the GPU it has its part.
     """
     by_key = {pci_key(gpu.pci_bus_id): gpu for gpu in gpus}
+    parts = Counter(pci_key(device.device_id or "") for device in devices)
     cards = [
-        _card(device, by_key.get(pci_key(device.device_id or "")), samples)
+        _card(device, by_key.get(pci_key(device.device_id or "")), samples, parts[pci_key(device.device_id or "")])
         for device in devices
         if device.type != "accel"
     ]
     return tuple(sorted(cards, key=lambda card: card.kind is CardKind.CPU))
+
+
+def find_topology(cards: Sequence[Card]) -> Topology:
+    """How these cards reach each other; asks NVML."""
+    nvml = Nvml()
+    try:
+        return lay_out(cards, read_pairs(nvml))
+    finally:
+        nvml.close()
 
 
 def watched(cards: Sequence[Card], loaded: Loaded | None = None) -> tuple[Watched, ...]:
@@ -87,19 +101,24 @@ def watched(cards: Sequence[Card], loaded: Loaded | None = None) -> tuple[Watche
     return (*out, *(card for card in watched(cards) if card.name not in seen))
 
 
+def watching(cards: Sequence[Card], loaded: Loaded | None = None) -> Watching:
+    """The same with what else belongs to a load: its file, its process."""
+    if loaded is None:
+        return Watching(cards=watched(cards))
+    return Watching(
+        cards=watched(cards, loaded), model_files=model_files(loaded.model.path), engine_pid=loaded.pid or None
+    )
+
+
 def _watch(name: str, card: Card | None, pids: tuple[int, ...]) -> Watched:
     if card is None or card.pci_bus_id is None:
         return WatchedName(name=name)
     return WatchedGpu(name=name, pci_bus_id=card.pci_bus_id, pids=pids)
 
 
-def _card(device: Device, gpu: Gpu | None, samples: Mapping[str, CardSample]) -> Card:
-    bus_id, virtual, _ = (device.device_id or "").partition("-v")
-    free = device.free_mib
-    if gpu is not None and not virtual:
-        sample = samples.get(gpu.pci_bus_id)
-        free = free if sample is None or sample.free_mib is None else sample.free_mib
-    return Card(
+def _card(device: Device, gpu: Gpu | None, samples: Mapping[str, CardSample], parts: int) -> Card:
+    bus_id, part, _ = (device.device_id or "").partition("-v")
+    card = Card(
         name=device.name,
         kind=_kind(device),
         description=device.description,
@@ -107,8 +126,11 @@ def _card(device: Device, gpu: Gpu | None, samples: Mapping[str, CardSample]) ->
         pci_bus_id=bus_id if pci_key(bus_id) else None,
         uuid=None if gpu is None else gpu.uuid,
         total_mib=device.total_mib,
-        free_mib=free,
+        free_mib=device.free_mib,
+        parts=parts if part else 1,
     )
+    free = None if gpu is None or gpu.pci_bus_id not in samples else samples[gpu.pci_bus_id].free_mib
+    return card if free is None else msgspec.structs.replace(card, free_mib=card.part_of(free))
 
 
 def _kind(device: Device) -> CardKind:

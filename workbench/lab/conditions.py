@@ -12,9 +12,10 @@ from workbench.domain.card import Card
 from workbench.domain.samples import CardState, Conditions
 from workbench.engines.engine import Loaded
 from workbench.lab.cards import watched
+from workbench.meters.board import WatchedGpu, Watching
 from workbench.meters.nvml import Nvml
 from workbench.meters.sample import CardSample, Snapshot
-from workbench.meters.sampler import Sampler, WatchedGpu
+from workbench.meters.sampler import Sampler
 
 INTERVAL_S = 0.5
 
@@ -48,7 +49,7 @@ class MeterReader:
         self._energy: dict[str, float | None] = {}
         self._since_us = 0
         self._sampler = Sampler(self._hear, interval_s=INTERVAL_S)
-        self._sampler.watch(ours)
+        self._sampler.watch(Watching(cards=tuple(ours)))
         self._sampler.start()
 
     def begin(self) -> None:

@@ -55,9 +55,13 @@ class Rooms:
         return free
 
     def used_mib(self, layout: Layout, cards: Sequence[WireCard]) -> dict[str, float]:
-        """Used now on each card that NVML knows, by its name."""
+        """Used now on each card that NVML knows, by its name; whose part of a GPU is used nobody knows."""
         readings = ((card.name, self._known(layout, card)) for card in cards)
-        return {name: read[1] for name, known in readings if known is not None and (read := self._read(known))}
+        return {
+            name: read[1]
+            for name, known in readings
+            if known is not None and known.parts == 1 and (read := self._read(known))
+        }
 
     def note_helper(self, before: Mapping[str, float | None], after: Mapping[str, float | None]) -> None:
         """The helper looked at the cards between these two readings: the difference is its own."""
@@ -89,13 +93,14 @@ class Rooms:
         return [*rooms, Room(free_mib=available + virtual_mib, beside_mib=available)]
 
     def key(self, layout: Layout, card: WireCard) -> str:
-        """What tells this card from others across runs."""
+        """What tells this card from others across runs; the parts of one GPU are alike."""
         if card.virtual_mib is not None:
             return VIRTUAL
         if card.endpoint is not None:
             return f"rpc://{card.endpoint}"
         known = self._known(layout, card)
-        return (known and (known.uuid or known.pci_bus_id)) or card.name
+        whole = (known and (known.uuid or known.pci_bus_id)) or card.name
+        return whole if known is None or known.parts == 1 else f"{whole}/{known.parts}"
 
     def _room(
         self, layout: Layout, card: WireCard, free: float | None, comes_back: Mapping[str, float], mode: SplitMode
@@ -104,9 +109,9 @@ class Rooms:
         if free is None or card.virtual_mib is not None:
             return Room(free_mib=free, beside_mib=free, other_mib=other, loads=loads)
         now = free + self._helper_mib.get(card.name, 0.0)
-        return Room(
-            free_mib=now + comes_back.get(self.key(layout, card), 0.0), beside_mib=now, other_mib=other, loads=loads
-        )
+        known = self._known(layout, card)
+        back = comes_back.get(self.key(layout, card), 0.0) / (1 if known is None else known.parts)
+        return Room(free_mib=now + back, beside_mib=now, other_mib=other, loads=loads)
 
     def _other(self, layout: Layout, card: WireCard, mode: SplitMode) -> tuple[float, int]:
         """What a load takes there beyond the engine's figures, and how many past loads say so."""
@@ -116,20 +121,20 @@ class Rooms:
         known = self._known(layout, card)
         if known is None or known.kind is not CardKind.CUDA:
             return 0.0, 0
-        return self._helper_mib.get(card.name) or DRIVER_CONTEXT_MIB, 0
+        return self._helper_mib.get(card.name) or DRIVER_CONTEXT_MIB / known.parts, 0
 
     def _known(self, layout: Layout, card: WireCard) -> Card | None:
         return None if card.device is None else find_card(card.device, self._cards(layout))
 
     def _read(self, card: Card) -> tuple[float, float] | None:
-        """(free, used) of a whole GPU by NVML; None for a part of one and without NVML."""
+        """(free there, used on the whole GPU) by NVML; None where it does not tell."""
         if card.kind is not CardKind.CUDA or card.pci_bus_id is None or card.uuid is None:
             return None
         self._nvml = self._nvml or Nvml()
         sample = self._nvml.sample(card.name, card.pci_bus_id)
         if sample.free_mib is None or sample.used_mib is None:
             return None
-        return sample.free_mib, sample.used_mib
+        return card.part_of(sample.free_mib), sample.used_mib
 
     def close(self) -> None:
         """Let go of NVML."""

@@ -5,13 +5,18 @@ is not asked for again. A card that is lost is reported as lost and left alone; 
 """
 
 import contextlib
+import ctypes
+import threading
+import time
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from workbench.domain.card import pci_key
-from workbench.meters.sample import CardSample
+from workbench.meters.processes import Names
+from workbench.meters.sample import CardSample, GpuProcess
 
 _MIB = 2**20
 _NOT_AVAILABLE = 2**64 - 1
@@ -26,6 +31,11 @@ _THROTTLE = {
     0x100: "display clocks",
 }
 """NVML's reasons for a lower clock; that a card is idle is none."""
+WSL_LIBRARY = Path("/usr/lib/wsl/lib/libnvidia-ml.so.1")
+"""Where Windows puts the library, which the loader there need not search."""
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+_UNIFIED = 0.02
+"""A card without reserved memory whose size is the host's to within this part of it shares the host's."""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,70 +47,139 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
-class Nvml:
-    """An open NVML. Without a driver it has no cards, and `missing` says why. `driver` is its version."""
+class Asking(msgspec.Struct, frozen=True):
+    """A call that has not returned: of which card, for what, since when (monotonic seconds)."""
 
-    def __init__(self) -> None:
+    pci_bus_id: str
+    metric: str
+    since: float
+
+
+class Nvml:
+    """An open NVML. Without a driver it has no cards, and `missing` says why. `driver` is its version.
+
+    `gone` says that the driver went away after it was opened. Calls may come from any thread.
+    """
+
+    def __init__(self, *, host_mib: float | None = None) -> None:
         import pynvml
 
-        self._nvml: Any = pynvml
-        self._handles: dict[tuple[int, int, int], Any] = {}
-        self._never: set[tuple[int, int, int, str]] = set()
-        self._lost: set[tuple[int, int, int]] = set()
+        self.binding: Any = pynvml
+        self._host_mib = host_mib
+        self._names = Names()
+        self._handles: dict[str, Any] = {}
+        self._never: set[tuple[str, str]] = set()
+        self._lost: set[str] = set()
+        self._spelt: dict[str, str | None] = {}
+        self._asking: dict[int, Asking] = {}
+        self.gone = False
         self.gpus: tuple[Gpu, ...] = ()
         self.missing: str | None = None
         self.driver: str | None = None
+        if WSL_LIBRARY.exists() and pynvml.nvmlLib is None:
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(str(WSL_LIBRARY))
         try:
             pynvml.nvmlInit()
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
-            self.missing = _reason(error)
+            self.missing = _reason(pynvml, error)
             return
         with contextlib.suppress(pynvml.NVMLError):
             self.driver = _text(pynvml.nvmlSystemGetDriverVersion())
         self.gpus = tuple(gpu for index in range(count) if (gpu := self._open(index)) is not None)
 
-    def sample(self, name: str, pci_bus_id: str, pids: Collection[int] = ()) -> CardSample:
-        """What the card at this PCI bus id does now, under the caller's `name` for it."""
-        key = pci_key(pci_bus_id)
-        if key is None or key not in self._handles:
+    def ask(self, pci_bus_id: str, metric: str, call: Callable[[Any], Any]) -> Any:
+        """What `call` makes of the card's handle, or None; a metric that is missing is not asked for again."""
+        spelt = self._spell(pci_bus_id)
+        if spelt is None or spelt not in self._handles or spelt in self._lost or (spelt, metric) in self._never:
+            return None
+        nvml = self.binding
+        self._asking[threading.get_ident()] = Asking(spelt, metric, time.monotonic())
+        try:
+            return call(self._handles[spelt])
+        except nvml.NVMLError as error:
+            if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
+                self._lost.add(spelt)
+            elif error.value in (nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_DRIVER_NOT_LOADED):
+                self.gone = True
+            elif error.value in (
+                nvml.NVML_ERROR_NOT_SUPPORTED,
+                nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+                nvml.NVML_ERROR_NO_PERMISSION,
+                nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+            ):
+                self._never.add((spelt, metric))
+            return None
+        finally:
+            self._asking.pop(threading.get_ident(), None)
+
+    @property
+    def asking(self) -> Asking | None:
+        """The call that has run longest, by which one that hangs is told."""
+        return min(list(self._asking.values()), key=lambda call: call.since, default=None)
+
+    def lost(self, pci_bus_id: str) -> bool:
+        """Whether the card stopped answering for good."""
+        return self._spell(pci_bus_id) in self._lost
+
+    def sample(self, name: str, pci_bus_id: str) -> CardSample:
+        """What the card at this PCI bus id does now, under the caller's `name` for it: what costs microseconds."""
+        if self._spell(pci_bus_id) not in self._handles:
             return CardSample(name=name)
-        if key in self._lost:
+        if self.lost(pci_bus_id):
             return CardSample(name=name, lost=True)
-        nvml, handle = self._nvml, self._handles[key]
-        memory = self._memory(key)
-        rates = self._ask(key, "utilisation", lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        power = self._ask(key, "power", lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        limit = self._ask(key, "limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-        celsius = self._ask(
-            key, "temperature", lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-        )
-        clock = self._ask(key, "clock", lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
-        reasons = self._ask(key, "throttle", lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-        ours = self._ours(key, pids)
-        if key in self._lost:
+        nvml = self.binding
+
+        def ask(metric: str, call: Callable[[Any], Any]) -> Any:
+            return self.ask(pci_bus_id, metric, call)
+
+        total, used, reserved = self._memory(pci_bus_id)
+        rates = ask("utilisation", nvml.nvmlDeviceGetUtilizationRates)
+        power = ask("power", nvml.nvmlDeviceGetPowerUsage)
+        limit = ask("limit", nvml.nvmlDeviceGetEnforcedPowerLimit)
+        celsius = ask("temperature", lambda card: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU))
+        clock = ask("clock", lambda card: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM))
+        memory_clock = ask("memory clock", lambda card: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM))
+        reasons = ask("throttle", nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+        if self.lost(pci_bus_id):
             return CardSample(name=name, lost=True)
         return CardSample(
             name=name,
-            total_mib=memory[0],
-            used_mib=memory[1],
-            reserved_mib=memory[2],
-            ours_mib=ours,
+            unified=self._unified(pci_bus_id, total, reserved, answers=rates is not None or celsius is not None),
+            total_mib=total,
+            used_mib=used,
+            reserved_mib=reserved,
             utilisation=None if rates is None else float(rates.gpu),
             power_w=None if power is None else power / 1000,
             power_limit_w=None if limit is None else limit / 1000,
             temperature_c=None if celsius is None else float(celsius),
             sm_clock_mhz=None if clock is None else float(clock),
+            memory_clock_mhz=None if memory_clock is None else float(memory_clock),
             throttle=None if reasons is None else tuple(why for bit, why in _THROTTLE.items() if reasons & bit),
+        )
+
+    def processes(self, pci_bus_id: str) -> tuple[GpuProcess, ...] | None:
+        """Everyone who holds memory there, the largest first; None where the driver does not tell.
+
+        A process that both computes and draws counts once.
+        """
+        nvml = self.binding
+        computing = self.ask(pci_bus_id, "processes", nvml.nvmlDeviceGetComputeRunningProcesses)
+        drawing = self.ask(pci_bus_id, "drawing", nvml.nvmlDeviceGetGraphicsRunningProcesses)
+        if computing is None and drawing is None:
+            return None
+        held: dict[int, int | None] = {}
+        for process in (*(computing or ()), *(drawing or ())):
+            held[process.pid] = max(held.get(process.pid) or 0, process.usedGpuMemory or 0) or None
+        return tuple(
+            GpuProcess(pid=pid, name=self._names.of(pid), mib=None if used is None else used / _MIB)
+            for pid, used in sorted(held.items(), key=lambda item: (-(item[1] or 0), item[0]))
         )
 
     def energy_j(self, pci_bus_id: str) -> float | None:
         """Joules that the card has used since the driver started. Takes milliseconds."""
-        key = pci_key(pci_bus_id)
-        if key is None or key not in self._handles:
-            return None
-        handle = self._handles[key]
-        used = self._ask(key, "energy", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        used = self.ask(pci_bus_id, "energy", self.binding.nvmlDeviceGetTotalEnergyConsumption)
         return None if used is None else used / 1000
 
     def foreign_percent(self, pci_bus_id: str, pids: Collection[int], since_us: int) -> float | None:
@@ -108,78 +187,72 @@ class Nvml:
 
         None where the driver does not list `pids` either, as in a container. Takes milliseconds.
         """
-        key = pci_key(pci_bus_id)
-        if key is None or key not in self._handles:
-            return None
-        handle = self._handles[key]
-        found = self._ask(key, "others", lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since_us))
+        found = self.ask(
+            pci_bus_id, "others", lambda card: self.binding.nvmlDeviceGetProcessUtilization(card, since_us)
+        )
         busy = {used.pid: float(used.smUtil) for used in found or ()}
         if not busy.keys() & set(pids):
             return None
         return min(100.0, sum(percent for pid, percent in busy.items() if pid not in pids))
 
+    def forget_names(self) -> None:
+        """Look the names of processes up again: pids are reused."""
+        self._names = Names()
+
     def close(self) -> None:
         """Let go of the driver."""
         if self.missing is None:
-            with contextlib.suppress(self._nvml.NVMLError):
-                self._nvml.nvmlShutdown()
+            with contextlib.suppress(self.binding.NVMLError):
+                self.binding.nvmlShutdown()
             self.missing = "closed"
             self._handles.clear()
 
     def _open(self, index: int) -> Gpu | None:
-        nvml = self._nvml
+        nvml = self.binding
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+            bus_id = self._spell(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
         except nvml.NVMLError:
             return None
-        key = pci_key(bus_id)
-        if key is None:
+        if bus_id is None:
             return None
-        self._handles[key] = handle
+        self._handles[bus_id] = handle
         return Gpu(
             index=index,
-            pci_bus_id=f"{key[0]:04x}:{key[1]:02x}:{key[2]:02x}.0",
-            uuid=self._ask(key, "uuid", lambda: _text(nvml.nvmlDeviceGetUUID(handle))),
-            name=self._ask(key, "name", lambda: _text(nvml.nvmlDeviceGetName(handle))),
+            pci_bus_id=bus_id,
+            uuid=self.ask(bus_id, "uuid", lambda card: _text(nvml.nvmlDeviceGetUUID(card))),
+            name=self.ask(bus_id, "name", lambda card: _text(nvml.nvmlDeviceGetName(card))),
         )
 
-    def _ask(self, key: tuple[int, int, int], metric: str, call: Callable[[], Any]) -> Any:
-        """The metric's value, or None; not asked again once it is known to be missing."""
-        nvml = self._nvml
-        if (*key, metric) in self._never or key in self._lost:
-            return None
-        try:
-            return call()
-        except nvml.NVMLError as error:
-            if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
-                self._lost.add(key)
-            elif error.value in (
-                nvml.NVML_ERROR_NOT_SUPPORTED,
-                nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-                nvml.NVML_ERROR_NO_PERMISSION,
-                nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-            ):
-                self._never.add((*key, metric))
-            return None
+    def _spell(self, pci_bus_id: str) -> str | None:
+        """The bus id as sysfs spells it; None if it is none."""
+        if pci_bus_id not in self._spelt:
+            key = pci_key(pci_bus_id)
+            self._spelt[pci_bus_id] = None if key is None else f"{key[0]:04x}:{key[1]:02x}:{key[2]:02x}.0"
+        return self._spelt[pci_bus_id]
 
-    def _memory(self, key: tuple[int, int, int]) -> tuple[float | None, float | None, float | None]:
+    def _memory(self, pci_bus_id: str) -> tuple[float | None, float | None, float | None]:
         """Total, used and reserved MiB; a driver without the second version counts reserved as used."""
-        nvml, handle = self._nvml, self._handles[key]
-        info = self._ask(key, "memory v2", lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
+        nvml = self.binding
+        second = nvml.nvmlMemory_v2
+        info = self.ask(pci_bus_id, "memory v2", lambda card: nvml.nvmlDeviceGetMemoryInfo(card, version=second))
         if info is not None:
             return _mib(info.total), _mib(info.used), _mib(info.reserved)
-        info = self._ask(key, "memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        info = self.ask(pci_bus_id, "memory", nvml.nvmlDeviceGetMemoryInfo)
         return (None, None, None) if info is None else (_mib(info.total), _mib(info.used), None)
 
-    def _ours(self, key: tuple[int, int, int], pids: Collection[int]) -> float | None:
-        """MiB of `pids` on the card; None if the driver lists none of them, as in a container."""
-        nvml, handle = self._nvml, self._handles[key]
-        if not pids:
-            return None
-        listed = self._ask(key, "processes", lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-        used = [p.usedGpuMemory for p in listed or () if p.pid in pids and p.usedGpuMemory is not None]
-        return sum(used) / _MIB if used else None
+    def _unified(self, pci_bus_id: str, total: float | None, reserved: float | None, *, answers: bool) -> bool:
+        if total is None:
+            return answers and (str(self._spell(pci_bus_id)), "memory") in self._never
+        return not reserved and self._host_mib is not None and abs(total / self._host_mib - 1) < _UNIFIED
+
+
+def asleep(pci_bus_id: str, devices: Path = PCI_DEVICES) -> bool:
+    """Whether the card is powered down, as a laptop's is while nothing uses it. Asking NVML would wake it."""
+    try:
+        return (devices / pci_bus_id / "power" / "runtime_status").read_text().strip() == "suspended"
+    except OSError:
+        return False
 
 
 def _mib(count: int) -> float | None:
@@ -191,9 +264,10 @@ def _text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _reason(error: Exception) -> str:
+def _reason(nvml: Any, error: Any) -> str:
     """Why NVML is not there, for people."""
-    name = type(error).__name__
-    if "LibraryNotFound" in name:
+    if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return "no NVIDIA driver is installed"
-    return f"NVIDIA's driver does not answer ({name.removeprefix('NVMLError_')})"
+    if error.value == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        return "the NVIDIA driver was updated while it ran: its library and its kernel module differ; reboot"
+    return f"NVIDIA's driver does not answer ({type(error).__name__.removeprefix('NVMLError_')})"

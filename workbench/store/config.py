@@ -2,11 +2,15 @@
 
 import msgspec
 
+from workbench.domain.duty import Price
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`config.yaml` in the config folder; all of it may be left out.
 
     `model_folders` are the folders in which models are looked for, instead of the usual ones.
+    `price` tells what running costs, for tokens per unit of money.
     """
 
     model_folders: tuple[str, ...] | None = None
+    price: Price | None = None

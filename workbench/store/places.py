@@ -91,8 +91,15 @@ def read_config(at: Places | None = None) -> Config:
 
 
 def _check_config(config: Config) -> list[Fault]:
-    return [Fault(f"model_folders[{at}]", "is empty; write a folder, for example ~/models")
-            for at, folder in enumerate(config.model_folders or ()) if not folder.strip()]
+    faults = [Fault(f"model_folders[{at}]", "is empty; write a folder, for example ~/models")
+              for at, folder in enumerate(config.model_folders or ()) if not folder.strip()]
+    if config.price is not None:
+        given = {"per_hour": config.price.per_hour, "per_kwh": config.price.per_kwh}
+        faults += [Fault(f"price.{key}", f"is {value:g}; a price is above 0, for example 2.5")
+                   for key, value in given.items() if value is not None and value <= 0]
+        if all(value is None for value in given.values()):
+            faults.append(Fault("price", "has neither per_hour nor per_kwh; give one, for example per_hour: 2.5"))
+    return faults
 
 
 def list_layouts(at: Places | None = None) -> list[tuple[Path, Layout | DocumentError]]:

@@ -12,6 +12,7 @@ from textual.widgets import Static
 from workbench.app.card_rows import LEGEND, CardRow, card_rows, draw
 from workbench.app.keymap import bindings
 from workbench.domain.card import Card
+from workbench.domain.duty import Duty
 from workbench.engines.engine import Loaded
 from workbench.meters.sample import CardSample, Snapshot
 
@@ -29,6 +30,7 @@ class CardsPane(VerticalScroll):
         self.border_subtitle = LEGEND
         self._cards: tuple[Card, ...] = ()
         self._loaded: Loaded | None = None
+        self._duty: Duty | None = None
         self._samples: dict[str, deque[CardSample]] = {}
 
     def compose(self) -> ComposeResult:
@@ -51,6 +53,11 @@ class CardsPane(VerticalScroll):
         """What the meters read."""
         for sample in snapshot.cards:
             self._samples.setdefault(sample.name, deque(maxlen=_SAMPLES)).append(sample)
+        self._draw()
+
+    def show_duty(self, duty: Duty) -> None:
+        """What the cards did during the last reply."""
+        self._duty = duty
         self._draw()
 
     @property
