@@ -81,7 +81,7 @@ def test_different_models_and_settings_are_said() -> None:
     run = made_run(faster_b)
     header = run.header.resolved("A", resolved("aa")).resolved("B", resolved("bb", flash_attn=False))
     said = outcome(msgspec.structs.replace(run, header=header))
-    assert wording.headline(said).endswith("in decode (the arms have different models)")
+    assert wording.headline(said).endswith(" (the arms have different models)")
     assert said.cautions == (
         "the arms have different models: aa.gguf and bb.gguf",
         "flash attention is on in A alone",
@@ -105,7 +105,9 @@ def test_resident_is_marked_indicative() -> None:
 
 def test_words() -> None:
     said = outcome(made_run(faster_b, blocks=3))
-    assert wording.headline(said).startswith("A (layer auto) against B (layer auto): B is faster, 1.")
+    assert wording.title(said) == "B (layer auto) is 20.0 % faster than A (layer auto) in decode"
+    assert wording.headline(said).startswith(f"{wording.title(said)}, 1.200 × its speed (95 % interval 1.200–1.200)")
+    assert wording.conclusion(said, "ttft") == "B is 20.0 % faster than A to the first token"
     rows = wording.effect_rows(said)
     assert [row[0] for row in rows] == ["", "prefill", "decode", "first token"]
     assert {len(row) for row in rows} == {7}

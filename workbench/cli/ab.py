@@ -8,6 +8,7 @@ import click
 from workbench.cli.failures import CommandFailed, say
 from workbench.cli.outcome import outcome_json, outcome_text
 from workbench.domain.comparison import Effect
+from workbench.domain.duration import in_words
 from workbench.domain.outcome import Outcome
 from workbench.domain.samples import Method
 from workbench.domain.wording import NAMES, verdict
@@ -43,10 +44,10 @@ def run_layouts(
     follow(experiment, watcher, as_json=as_json)
 
 
-def resume_run(run: str, *, as_json: bool) -> None:
+def resume_run(run: str, *, more_blocks: int = 0, as_json: bool) -> None:
     """Go on with a run, given by id or folder, and print what came out."""
     kit, watcher = RealKit(spare=False), Watcher()
-    experiment = Experiment.resume(kit, find_run(run), watcher, meter_reader(kit))
+    experiment = Experiment.resume(kit, find_run(run), watcher, meter_reader(kit), more_blocks=more_blocks)
     follow(experiment, watcher, as_json=as_json)
 
 
@@ -115,7 +116,7 @@ class Watcher:
                 if load.error is not None:
                     say(f"{load.arm} ({load.split}) does not load: {load.error}")
             case SampleTaken():
-                left = "" if event.left_s is None else f"about {_duration(event.left_s)} left"
+                left = "" if event.left_s is None else f"about {in_words(event.left_s)} left"
                 self._show(completed=event.done, left=left)
                 sample = event.sample
                 if sample.left_out is not None:
@@ -142,12 +143,6 @@ def block_line(block: int, outcome: Outcome) -> str:
     done = f"block {block + 1} of {outcome.header.blocks}"
     effect: Effect | None = outcome.effect("decode")
     return done if effect is None else f"{done}: {NAMES['decode']}, B {verdict(effect)}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def check_usage(layouts: tuple[str | None, ...], prompts: str | None, resume: str | None) -> None:

@@ -18,6 +18,8 @@ LOADS = 3
 @click.option("--resident", is_flag=True, help="Load both at once, once: quick, and indicative only.")
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Keep the run in this folder.")
 @click.option("--resume", metavar="RUN", help="Go on with a run, given by id or folder.")
+@click.option("--more-blocks", metavar="N", type=click.IntRange(min=0), default=0,
+              help="With --resume: add N blocks to the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def ab(
     a: str | None,
@@ -27,6 +29,7 @@ def ab(
     resident: bool,
     out: Path | None,
     resume: str | None,
+    more_blocks: int,
     as_json: bool,
 ) -> None:
     """Compare layouts A and B, files or names, by replaying a prompt set through both.
@@ -38,8 +41,10 @@ def ab(
     from workbench.cli.ab import check_usage, resume_run, run_layouts
 
     check_usage((a, b), prompts, resume)
+    if more_blocks and resume is None:
+        raise click.UsageError("--more-blocks goes with --resume RUN; a new run takes --blocks")
     if resume is not None:
-        resume_run(resume, as_json=as_json)
+        resume_run(resume, more_blocks=more_blocks, as_json=as_json)
     elif a is not None and b is not None and prompts is not None:
         run_layouts((a, b), prompts, resident=resident, blocks=blocks, out=out, as_json=as_json)
 

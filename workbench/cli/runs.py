@@ -10,7 +10,7 @@ from workbench.cli.failures import CommandFailed, say
 from workbench.cli.outcome import outcome_json, outcome_text
 from workbench.cli.text import table
 from workbench.domain import wording
-from workbench.domain.machines import Join, Joined, join
+from workbench.domain.machines import Join, join
 from workbench.lab.ab import judge
 from workbench.store.exporters import export
 from workbench.store.runs import RunError, find_run, list_runs, read_run
@@ -85,29 +85,10 @@ def compare_runs(first: str, second: str, *, as_json: bool) -> None:
 
 def join_text(joined: Join, hosts: list[str]) -> str:
     """One line a layout and metric, then what to be careful about."""
-    first, second = hosts if hosts[0] != hosts[1] else (f"{hosts[0]} (1)", f"{hosts[1]} (2)")
-    parts = []
-    if joined.rows:
-        rows = [("layout", "", first, second, "second/first speed", "95 % interval", "loads")]
-        rows += [
-            (
-                row.layout,
-                wording.NAMES[row.metric],
-                _figure(row, row.first),
-                _figure(row, row.second),
-                wording.ratio(row.ratio),
-                wording.UNKNOWN if row.low is None or row.high is None else f"{row.low:.3f}–{row.high:.3f}",
-                f"{row.loads[0]}, {row.loads[1]}",
-            )
-            for row in joined.rows
-        ]
-        parts.append(table(rows))
+    rows = wording.join_rows(joined, hosts)
+    parts = [table(rows)] if rows else []
     parts.append("\n".join(f"- {caution}" for caution in joined.cautions))
     return "\n\n".join(part for part in parts if part)
-
-
-def _figure(row: Joined, speed: float) -> str:
-    return wording.seconds(1 / speed) if row.metric == "ttft" else wording.tok_s(speed)
 
 
 def join_json(joined: Join, hosts: list[str]) -> str:

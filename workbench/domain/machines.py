@@ -51,12 +51,14 @@ def join(first: Run, second: Run) -> Join:
 
 
 def _common_arms(first: Run, second: Run) -> list[tuple[str, Arm, Arm]]:
-    return [
-        (ours.layout.name, ours.arm, other.arm)
-        for ours in first.header.arms
-        for other in second.header.arms
-        if ours.layout.name == other.layout.name
-    ]
+    """Arms of the same name; where a name is borne by several, those of the same split."""
+    out = []
+    for ours in first.header.arms:
+        named = [other for other in second.header.arms if other.layout.name == ours.layout.name]
+        same = [other for other in named if other.layout.split == ours.layout.split]
+        twice = max(len(named), sum(1 for each in first.header.arms if each.layout.name == ours.layout.name)) > 1
+        out += [(ours.label if twice else ours.layout.name, ours.arm, other.arm) for other in same or named]
+    return out
 
 
 def _row(

@@ -1,34 +1,91 @@
 """A run's figures and verdicts in words, the same on the screen, the command line and in reports."""
 
 import math
+from collections.abc import Sequence
 
 from workbench.domain.card import format_mib
 from workbench.domain.comparison import Effect, Metric
+from workbench.domain.machines import Join, Joined
 from workbench.domain.outcome import ArmOutcome, Outcome, Parting, different_models
 
 UNKNOWN = "–"
 NAMES: dict[Metric, str] = {"prefill": "prefill", "decode": "decode", "ttft": "first token"}
+IN: dict[Metric, str] = {"prefill": "in prefill", "decode": "in decode", "ttft": "to the first token"}
 
 
 def headline(outcome: Outcome) -> str:
     """One line on what came out, by decode; for a replay, what was replayed."""
-    names = " against ".join(f"{arm.name} ({arm.split})" for arm in outcome.arms)
+    rests_on = basis(outcome)
+    models = " (the arms have different models)" if different_models(outcome.header) else ""
+    return f"{title(outcome)}{f', {rests_on}' if rests_on else ''}{models}"
+
+
+def title(outcome: Outcome) -> str:
+    """The same without what it rests on: `demo-3-1 (layer 23:8) is 24.0 % slower than … in decode`."""
+    labels = [f"{arm.name} ({arm.split})" for arm in outcome.arms]
     failed = [arm.arm for arm in outcome.arms if arm.failure is not None]
     effect = outcome.effect("decode")
     if failed:
-        return f"{names}: {' and '.join(failed)} did not load"
+        return f"{' against '.join(labels)}: {' and '.join(failed)} did not load"
     if effect is None:
-        return names
-    models = " (the arms have different models)" if different_models(outcome.header) else ""
-    return f"{names}: B {verdict(effect)} in decode{models}"
+        return labels[0]
+    a, b = labels
+    if effect.verdict == "too few blocks":
+        return f"{b} against {a}: too few blocks for a verdict (2 at least)"
+    if effect.verdict == "can't tell apart":
+        return f"{b} can't be told apart from {a} in decode"
+    return f"{b} is {by_how_much(effect)} than {a} in decode"
+
+
+def basis(outcome: Outcome) -> str:
+    """What the title rests on; empty where there is no verdict."""
+    effect = outcome.effect("decode")
+    if effect is None or effect.low is None or any(arm.failure is not None for arm in outcome.arms):
+        return ""
+    equal = "" if effect.floor is None else f", where two equal layouts may show {floor(effect)}"
+    return grounds(effect) + equal
+
+
+def conclusion(outcome: Outcome, metric: Metric = "decode") -> str:
+    """The title for whoever sees both arms: `B is 24.0 % slower than A in decode`."""
+    failed = [f"{arm.arm} ({arm.name})" for arm in outcome.arms if arm.failure is not None]
+    effect = outcome.effect(metric)
+    if failed:
+        return f"No comparison: {' and '.join(failed)} did not load"
+    if effect is None:
+        return f"{figure(outcome.arms[0], metric)} {IN[metric]}"
+    if effect.verdict == "too few blocks":
+        return "No verdict before the second block"
+    if effect.verdict == "can't tell apart":
+        return f"A and B can't be told apart {IN[metric]}"
+    return f"B is {by_how_much(effect)} than A {IN[metric]}"
+
+
+def by_how_much(effect: Effect) -> str:
+    """`24.0 % slower`."""
+    return f"{percent(effect.ratio).lstrip('+−')} {effect.verdict}"
+
+
+def grounds(effect: Effect) -> str:
+    """What a verdict rests on: `0.760 × its speed (95 % interval 0.740–0.780)`."""
+    return f"{ratio(effect.ratio)} × its speed (95 % interval {interval(effect)})"
 
 
 def verdict(effect: Effect) -> str:
-    """`is slower, 0.79 × A (95 % interval 0.77–0.81)`."""
+    """`is 24.0 % slower, 0.760 × A (95 % interval 0.740–0.780)`."""
     if effect.verdict == "too few blocks":
         return "has too few blocks for a verdict (2 at least)"
-    said = "can't be told apart from A" if effect.verdict == "can't tell apart" else f"is {effect.verdict}"
+    settled = effect.verdict != "can't tell apart"
+    said = f"is {by_how_much(effect)}" if settled else "can't be told apart from A"
     return f"{said}, {ratio(effect.ratio)} × A (95 % interval {interval(effect)})"
+
+
+def percent(value: float | None) -> str:
+    """A ratio as a change: `−24.0 %`."""
+    if value is None:
+        return UNKNOWN
+    change = (value - 1) * 100
+    return f"{'+' if change >= 0 else '−'}{abs(change):.1f} %"
 
 
 def ratio(value: float | None) -> str:
@@ -73,7 +130,7 @@ def figure(arm: ArmOutcome, metric: Metric) -> str:
 
 
 def arm_rows(outcome: Outcome) -> list[tuple[str, ...]]:
-    """What each arm did beside its speeds: a head row, then one row a figure."""
+    """What each arm did beside its speeds: a head row, then one row a figure that anything is known of."""
     arms = outcome.arms
 
     def peaks(arm: ArmOutcome) -> str:
@@ -82,23 +139,26 @@ def arm_rows(outcome: Outcome) -> list[tuple[str, ...]]:
     def joules(arm: ArmOutcome) -> str:
         return UNKNOWN if arm.joules_per_token is None else f"{arm.joules_per_token:.2f}"
 
-    return [
-        ("", *(f"{arm.arm}: {arm.name}" for arm in arms)),
+    rows = [
         ("split", *(arm.split for arm in arms)),
         ("loads, samples", *(f"{arm.loads}, {arm.samples}" for arm in arms)),
         ("load time", *(seconds(arm.load_s) for arm in arms)),
         ("J/token", *(joules(arm) for arm in arms)),
         ("peak per card", *(peaks(arm) for arm in arms)),
     ]
+    known = [row for row in rows if set(row[1:]) != {UNKNOWN}]
+    return [("", *(f"{arm.arm}: {arm.name}" for arm in arms)), *known]
 
 
 def effect_rows(outcome: Outcome) -> list[tuple[str, ...]]:
     """The speeds of each arm and, of two, how they compare: a head row, then one row a metric."""
     if not outcome.effects:
         (arm,) = outcome.arms
-        return [("", arm.arm), *((NAMES[metric], figure(arm, metric)) for metric in NAMES)]
-    rows: list[tuple[str, ...]] = [("", "A", "B", "B/A speed", "95 % interval", "noise floor", "verdict")]
+        return [("", arm.name), *((NAMES[metric], figure(arm, metric)) for metric in NAMES)]
     a, b = outcome.arms
+    rows: list[tuple[str, ...]] = [
+        ("", f"A: {a.name}", f"B: {b.name}", "B/A speed", "95 % interval", "noise floor", "verdict")
+    ]
     for effect in outcome.effects:
         rows.append(
             (
@@ -129,5 +189,32 @@ def outputs(partings: tuple[Parting, ...]) -> str:
         return ""
     if not differ:
         return f"outputs: all {compared} pairs are the same, token by token"
-    places = ", ".join(f"{each.prompt} at token {each.first}" for each in partings if each.first is not None)
-    return f"outputs: {differ} of {compared} pairs part, first {places}"
+    places = ", ".join(f"{each.prompt} from token {each.first + 1}" for each in partings if each.first is not None)
+    return f"outputs: {differ} of {compared} pairs differ: {places}"
+
+
+def join_rows(joined: Join, hosts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Two machines side by side: a head row, then one row a layout and metric; empty without any."""
+    if not joined.rows:
+        return []
+    first, second = hosts if hosts[0] != hosts[1] else (f"{hosts[0]} (1)", f"{hosts[1]} (2)")
+    head = ("layout", "", first, second, "second/first speed", "95 % interval", "loads")
+    return [
+        head,
+        *(
+            (
+                row.layout,
+                NAMES[row.metric],
+                _joined_figure(row, row.first),
+                _joined_figure(row, row.second),
+                ratio(row.ratio),
+                UNKNOWN if row.low is None or row.high is None else f"{row.low:.3f}–{row.high:.3f}",
+                f"{row.loads[0]}, {row.loads[1]}",
+            )
+            for row in joined.rows
+        ),
+    ]
+
+
+def _joined_figure(row: Joined, speed: float) -> str:
+    return seconds(1 / speed) if row.metric == "ttft" else tok_s(speed)

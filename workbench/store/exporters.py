@@ -37,7 +37,11 @@ def export(run: Run, outcome: Outcome, form: str) -> str:
 def markdown(outcome: Outcome) -> str:
     """A report that reads well where Markdown is shown."""
     header = outcome.header
-    parts = [f"### {_escape(wording.headline(outcome))}", _md_table(wording.effect_rows(outcome))]
+    parts = [f"### {_escape(wording.title(outcome))}"]
+    basis = wording.basis(outcome)
+    if basis:
+        parts.append(f"{_escape(basis)}. Above 1, B is faster, to the first token too.")
+    parts.append(_md_table(wording.effect_rows(outcome)))
     notes = [*wording.outlooks(outcome), wording.outputs(outcome.partings), *outcome.cautions]
     parts.append("\n".join(f"- {_escape(note)}" for note in notes if note))
     parts.append(_md_table(wording.arm_rows(outcome)))
@@ -55,18 +59,31 @@ def how_measured(header: RunHeader, taken: int) -> list[str]:
     blocks = f"{header.blocks} blocks of four loads" if header.kind == "ab" else f"{header.blocks} loads"
     if header.method == "resident":
         blocks = f"{header.blocks} blocks, both arms loaded at once"
-    made = datetime.fromtimestamp(header.created, UTC).isoformat(timespec="seconds")
+    made = datetime.fromtimestamp(header.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     lines = [
         f"run {header.id}, {made}",
         f"{blocks}, {header.warm_ups} warm-ups a load discarded; {taken} of {len(header.plan)} samples taken",
         f"prompt set {header.prompts.name}, {len(header.prompts.prompts)} prompts, greedy, replies of fixed length, "
         "each prompt unique",
-        f"{machine.host}: {machine.cpu}, {machine.cores} cores, {format_mib(machine.memory_mib)}, {machine.system}",
+        ", ".join(
+            filter(
+                None,
+                (
+                    f"machine {machine.host}",
+                    machine.cpu,
+                    f"{machine.cores} core{'' if machine.cores == 1 else 's'}",
+                    format_mib(machine.memory_mib),
+                    machine.system,
+                ),
+            )
+        ),
     ]
     for card in machine.cards:
         limit = "" if card.power_limit_w is None else f", power limit {card.power_limit_w:.0f} W"
-        lines.append(f"{card.name} {card.pci_bus_id} {card.uuid}{limit}, driver {machine.driver}")
-    lines.append(", ".join(f"{package} {version}" for package, version in header.build.versions.items()))
+        driver = "" if machine.driver is None else f", driver {machine.driver}"
+        lines.append(" ".join(filter(None, ("card", card.name, card.pci_bus_id, card.uuid))) + limit + driver)
+    if header.build.versions:
+        lines.append(", ".join(f"{package} {version}" for package, version in header.build.versions.items()))
     if header.build.system_info:
         lines.append(header.build.system_info)
     for arm in header.arms:
@@ -77,18 +94,18 @@ def how_measured(header: RunHeader, taken: int) -> list[str]:
 def _arm_lines(arm: ArmHeader) -> Iterator[str]:
     context = arm.layout.context
     yield (
-        f"{arm.arm} {arm.label}: {arm.layout.model}, n_ctx {context.n_ctx}, n_batch {context.n_batch}, "
-        f"n_ubatch {context.n_ubatch}, {context.type_k}/{context.type_v}"
+        f"{arm.arm}: {arm.label}, model {arm.layout.model}, n_ctx {context.n_ctx}, n_batch {context.n_batch}, "
+        f"n_ubatch {context.n_ubatch}, KV {context.type_k}/{context.type_v}"
     )
     if arm.resolved is not None:
         on = "on" if arm.resolved.flash_attn else "off"
         model = arm.resolved.model
         yield (
-            f"{arm.arm} came to n_ctx {arm.resolved.n_ctx}, flash attention {on}; {model.size_bytes} bytes, "
-            f"header sha256 {model.header_sha256[:16]}…"
+            f"{arm.arm}, once loaded: n_ctx {arm.resolved.n_ctx}, flash attention {on}, "
+            f"model of {model.size_bytes} bytes whose header has SHA-256 {model.header_sha256[:16]}…"
         )
     if arm.env:
-        yield f"{arm.arm} environment: " + ", ".join(f"{name}={value}" for name, value in arm.env.items())
+        yield f"{arm.arm}, environment: " + ", ".join(f"{name}={value}" for name, value in arm.env.items())
 
 
 def _md_table(rows: list[tuple[str, ...]]) -> str:
