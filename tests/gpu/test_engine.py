@@ -73,6 +73,9 @@ def test_in_tensor_mode_each_card_is_measured_by_itself(layout: MakeLayout) -> N
         assert [card.source for card in loaded.cards] == ["process", "process"]
         assert all(card.layers is None for card in loaded.cards)
         assert all(card.total_mib > 0 for card in loaded.cards)
+        first, second = loaded.cards
+        for kind in ("weights_mib", "kv_mib", "compute_mib"):
+            assert getattr(first, kind) == pytest.approx(getattr(second, kind), rel=0.03, abs=8)
 
 
 def test_row_mode_is_refused_with_the_reason(layout: MakeLayout) -> None:

@@ -49,23 +49,45 @@ class ProcessMeter:
         self._at_ns[joint] = time.monotonic_ns()
         self._free[joint] = [0.0 if card.virtual else native.device_memory_mib(card.device)[0] for card in self._cards]
 
-    def read(self) -> tuple[CardMemory, ...]:
-        """Weights, KV and compute of each card, from the marks."""
+    def read(self, log: LoadLog) -> tuple[CardMemory, ...]:
+        """Weights, KV and compute of each card, from the marks.
+
+        A card's free memory also falls by what the driver and NCCL take on the way, the same on
+        each card: what the largest card took beyond the log's figure for it, which is left out.
+        """
+        largest = meta_mib(log)
+        taken = {kind: [self._between(i, card, kind) for i, card in enumerate(self._cards)] for kind in largest}
+        driver = {kind: max(0.0, max(mib) - largest[kind]) for kind, mib in taken.items()}
+        weights, kv, compute = (
+            [mib if card.virtual else max(0.0, mib - driver[kind]) for card, mib in zip(self._cards, mibs, strict=True)]
+            for kind, mibs in taken.items()
+        )
         return tuple(
-            CardMemory(
-                name=card.name,
-                weights_mib=self._between(i, card, "start", "weights"),
-                kv_mib=self._between(i, card, "weights", "kv"),
-                compute_mib=self._between(i, card, "kv", "end"),
-                source="process",
-            )
+            CardMemory(name=card.name, weights_mib=weights[i], kv_mib=kv[i], compute_mib=compute[i], source="process")
             for i, card in enumerate(self._cards)
         )
 
-    def _between(self, i: int, card: UsedCard, first: str, last: str) -> float:
+    def _between(self, i: int, card: UsedCard, kind: Kind) -> float:
+        first, last = _JOINTS[kind]
         if card.virtual is not None:
             return card.virtual.live_mib(self._at_ns[first], self._at_ns[last])
         return max(0.0, self._free[first][i] - self._free[last][i])
+
+
+_JOINTS: dict[Kind, tuple[str, str]] = {
+    "weights": ("start", "weights"),
+    "kv": ("weights", "kv"),
+    "compute": ("kv", "end"),
+}
+
+
+def meta_mib(log: LoadLog) -> dict[Kind, float]:
+    """What the log says of the largest card in tensor mode, by kind."""
+    sums: dict[Kind, float] = {"weights": 0.0, "kv": 0.0, "compute": 0.0}
+    for buffer, kind, mib in log.buffers:
+        if buffer == META:
+            sums[kind] += mib
+    return sums
 
 
 def read_log(log: LoadLog, cards: Sequence[UsedCard]) -> tuple[tuple[CardMemory, ...], CardMemory]:

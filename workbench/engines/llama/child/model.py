@@ -230,7 +230,7 @@ class Model:
         places: tuple[str, ...] = ()
         if self._meter:
             self._meter.mark("end")
-            cards = self._meter.read()
+            cards = self._meter.read(self._log)
         else:
             names = {card.device_name: card.name for card in self._cards}
             places = tuple(names.get(place, place) for _, place in sorted(self._log.places.items()))
