@@ -206,7 +206,7 @@ def test_the_probe_leaves_the_conversation_in_the_context(demo: Opened) -> None:
     demo.ask("Name a river.", max_tokens=8)
     probe = demo.engine.probe()
     assert probe is not None
-    assert min(probe.depth, probe.tokens, probe.prefill_tok_s, probe.decode_tok_s) > 0
+    assert min(probe.depth, probe.tokens, probe.prefill_tok_s or 0, probe.decode_tok_s) > 0
     second = demo.ask("Name a river.", first.text, "And another?")
     assert second.text == expected
     assert second.timing.evaluated_tokens < 20

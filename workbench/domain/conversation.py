@@ -11,10 +11,11 @@ StopReason = Literal["stop", "max_tokens", "context_full", "cancelled", "died"]
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One message as chat templates know it."""
+    """One message as chat templates know it. `images` are files that go with it."""
 
     role: Role
     content: str
+    images: tuple[str, ...] = ()
 
 
 def whole_characters(text: str) -> str:
@@ -38,13 +39,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One question and its answer. `split` is the label of the split that answered."""
+    """One question, with the image files that went with it, and its answer. `split` names what answered."""
 
     prompt: str
     reply: str
     stop_reason: StopReason
     timing: Timing | None = None
     split: str = ""
+    images: tuple[str, ...] = ()
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,17 +55,17 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     system: str | None = None
     turns: tuple[Turn, ...] = ()
 
-    def messages(self, prompt: str | None = None) -> tuple[Message, ...]:
-        """What the engine is asked: every turn, then `prompt`.
+    def messages(self, prompt: str | None = None, images: tuple[str, ...] = ()) -> tuple[Message, ...]:
+        """What the engine is asked: every turn, then `prompt` with its images.
 
         A turn without a reply is left out, since many templates refuse two prompts in a row.
         """
         out = [Message("system", self.system)] if self.system else []
         for turn in self.turns:
             if turn.reply:
-                out += [Message("user", turn.prompt), Message("assistant", turn.reply)]
+                out += [Message("user", turn.prompt, turn.images), Message("assistant", turn.reply)]
         if prompt is not None:
-            out.append(Message("user", prompt))
+            out.append(Message("user", prompt, images))
         return tuple(out)
 
     def with_turn(self, turn: Turn) -> "Conversation":

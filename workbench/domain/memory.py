@@ -4,15 +4,15 @@ from typing import Literal
 
 import msgspec
 
-Source = Literal["log", "process"]
+Source = Literal["log", "process", "server"]
 
 
 class CardMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What one card holds, in MiB, and how many of the n_layer + 1 positions.
 
     `layers` comes from the engine's own assignment lines and is None in tensor mode, where
-    every card holds a part of each layer. `source` says who measured: the engine's log, or
-    the memory of the card's process.
+    every card holds a part of each layer. `source` says who measured: the engine's log, the
+    memory of the card's process, or a server, which tells no kinds: all is under weights.
     """
 
     name: str

@@ -97,7 +97,7 @@ def _arm(header: ArmHeader, run: Run) -> ArmOutcome:
     return ArmOutcome(
         arm=header.arm,
         name=header.layout.name,
-        split=header.layout.split.label(),
+        split=header.layout.label(),
         failure=loads[-1].error if loads and loads[-1].error is not None else None,
         loads=len(good),
         samples=sum(1 for sample in samples if sample.left_out is None),

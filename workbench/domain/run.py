@@ -56,7 +56,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     """What a layout came to when it was loaded, where the layout leaves it to the engine."""
 
     n_ctx: int
-    flash_attn: bool
+    flash_attn: bool | None
     template: str
     model: ModelFile
     cards: tuple[CardMemory, ...]
@@ -82,7 +82,7 @@ class ArmHeader(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """`demo-even (layer 1:1)`."""
-        return f"{self.layout.name} ({self.layout.split.label()})"
+        return f"{self.layout.name} ({self.layout.label()})"
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True):

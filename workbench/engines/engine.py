@@ -15,7 +15,8 @@ from workbench.domain.timing import Probe, Timing
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A model as its own header describes it. `n_layer` counts the blocks, without the output.
 
-    `header_bytes` is how long the header of the first part is, 0 if unknown.
+    `header_bytes` is how long the header of the first part is. Of a model that a server holds,
+    `path` is its name there and `digest` the server's own; what the server does not tell is 0.
     """
 
     path: str
@@ -27,6 +28,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_params: int
     size_mib: float
     header_bytes: int = 0
+    digest: str = ""
 
 
 class CardProcess(msgspec.Struct, frozen=True):
@@ -38,13 +40,28 @@ class CardProcess(msgspec.Struct, frozen=True):
     size_mib: float
 
 
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """The server that holds the model: what it calls itself, where, and the memory it says the model takes.
+
+    `pids` are its processes, where it runs on this machine and they can be seen. Sizes are MiB,
+    None where it does not tell.
+    """
+
+    name: str
+    url: str
+    total_mib: float | None = None
+    on_cards_mib: float | None = None
+    pids: tuple[int, ...] = ()
+
+
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """What a load came to, in the engine's own words.
 
     `cards` are in the split's order, `host` is what stayed with the CPU. `places` names the
     card of each of the n_layer + 1 positions, from the engine's assignment lines; empty in
     tensor mode. `template` names the chat template; `template_is_fallback` when the model had
-    none. `n_ctx` is what was made, which may be more than what was asked.
+    none. `n_ctx` is what was made, which may be more than what was asked. A model that a
+    server holds has `served` and no cards; its `n_ctx` is 0 and its `flash_attn` None if unknown.
     """
 
     model: ModelInfo
@@ -52,13 +69,14 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     host: CardMemory
     places: tuple[str, ...]
     n_ctx: int
-    flash_attn: bool
+    flash_attn: bool | None
     template: str
     template_is_fallback: bool
     load_s: float
     pid: int
     card_processes: tuple[CardProcess, ...] = ()
     warnings: tuple[str, ...] = ()
+    served: Served | None = None
 
 
 class LoadProgress(msgspec.Struct, frozen=True):
@@ -89,12 +107,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished reply, whatever ended it. `tokens` are told for requests with a filler only."""
+    """A finished reply, whatever ended it. `tokens` are told for requests with a filler only.
+
+    `caveat` says why the figures of this reply are not to be relied on, empty if they are.
+    """
 
     text: str
     stop_reason: StopReason
     timing: Timing
     tokens: tuple[int, ...] = ()
+    caveat: str = ""
 
 
 class SavedState(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +170,14 @@ class EngineDied(EngineError):
     partial: str = ""
 
 
+class ReplyBroken(EngineError):
+    """The reply broke off, and the engine serves on; `partial` is the text that had arrived."""
+
+    def __init__(self, reason: str, partial: str) -> None:
+        super().__init__(reason)
+        self.partial = partial
+
+
 class PromptTooLong(EngineError):
     """The prompt has more tokens than the context holds."""
 
@@ -172,7 +202,7 @@ class Engine(Protocol):
         """Load. Raises LoadFailed, LoadCancelled, EngineDied."""
 
     def chat(self, request: Request, on_text: Callable[[str], None]) -> Reply:
-        """Answer; `on_text` gets the reply piece by piece. Raises PromptTooLong, EngineDied."""
+        """Answer; `on_text` gets the reply piece by piece. Raises PromptTooLong, ReplyBroken, EngineDied."""
 
     def probe(self) -> Probe | None:
         """Measure at fixed depth, leaving the conversation's state as it was; None if cancelled."""

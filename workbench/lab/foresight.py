@@ -8,7 +8,7 @@ import msgspec
 
 from workbench.domain.card import format_mib
 from workbench.domain.forecast import CardAccount, misplaced
-from workbench.domain.layout import Layout
+from workbench.domain.layout import EngineName, Layout
 from workbench.domain.split import Split
 from workbench.engines.engine import EngineError, Loaded, LoadFailed
 from workbench.lab.forecast import Forecasts
@@ -120,6 +120,44 @@ class Foresight(Blind):
         except (EngineError, ModelError):
             return 0
         return most // N_CTX_STEP * N_CTX_STEP
+
+
+class Sighted(Blind):
+    """Sees where the engine is llama.cpp, and is blind to servers: what they hold, they say only themselves."""
+
+    def __init__(self, foresight: Foresight) -> None:
+        self._sight: dict[EngineName, Blind] = {"llama.cpp": foresight}
+        self._blind = Blind()
+
+    def _for(self, layout: Layout) -> Blind:
+        return self._sight.get(layout.engine, self._blind)
+
+    def _seen(self, running: Running | None) -> Running | None:
+        return running if running is not None and running.layout.engine in self._sight else None
+
+    def resolve(self, layout: Layout, running: Running | None) -> Layout:
+        """See `Blind`."""
+        return self._for(layout).resolve(layout, self._seen(running))
+
+    def beside(self, following: Layout, running: Running) -> bool:
+        """See `Blind`. What a server holds is no part of any forecast, so nothing is loaded beside it."""
+        return self._seen(running) is not None and self._for(following).beside(following, running)
+
+    def before_load(self, layout: Layout) -> None:
+        """See `Blind`."""
+        self._for(layout).before_load(layout)
+
+    def after_load(self, layout: Layout, loaded: Loaded | None) -> tuple[CardAccount, ...]:
+        """See `Blind`."""
+        return self._for(layout).after_load(layout, loaded)
+
+    def misplaced(self, layout: Layout, loaded: Loaded) -> tuple[str, ...]:
+        """See `Blind`. A server does not tell which card holds what."""
+        return () if loaded.served else self._for(layout).misplaced(layout, loaded)
+
+    def nearest(self, layout: Layout, running: Running | None) -> tuple[Layout, str] | None:
+        """See `Blind`."""
+        return self._for(layout).nearest(layout, self._seen(running))
 
 
 def _with_split(layout: Layout, split: Split) -> Layout:

@@ -28,7 +28,7 @@ class History:
 
     def served(self, layout: Layout, loaded: Loaded) -> None:
         """Put the layout in, in its old place where it was gone back to."""
-        measurement = Measurement(layout=layout, label=layout.split.label(), cards=loaded.cards)
+        measurement = Measurement(layout=layout, label=layout.label(), cards=loaded.cards)
         self.position = next((i for i, line in enumerate(self.lines) if line.layout == layout), len(self.lines))
         self._put(measurement)
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Protocol
 
 from workbench.domain.card import Card
-from workbench.domain.layout import Layout
+from workbench.domain.layout import EngineName, Layout
 from workbench.domain.split import Virtual
-from workbench.engines.engine import Engine, EngineDied, EngineError, Loaded, LoadFailed
+from workbench.engines.engine import Engine, EngineDied, EngineError, Loaded
 from workbench.engines.llama.client import LlamaEngine
 from workbench.engines.llama.process import WorkerProcess, worker_environment
+from workbench.engines.ollama import OllamaEngine
+from workbench.engines.openai import OpenAIEngine
 from workbench.lab.cards import inventory
 from workbench.lab.forecast import Forecasts
-from workbench.lab.foresight import Blind, Foresight
+from workbench.lab.foresight import Blind, Foresight, Sighted
 from workbench.lab.plan import RPC_PREFIX, plan_load
 from workbench.lab.rooms import Running
 from workbench.store.models import resolve_model
@@ -61,13 +63,20 @@ class RealKit:
         self._lock = threading.Lock()
         self._keeps_spare = spare
         self.forecasts = Forecasts(self.cards)
-        self.foresight: Blind = Foresight(self.forecasts)
+        self.foresight: Blind = Sighted(Foresight(self.forecasts))
+        self._openers: dict[EngineName, Callable[[Layout, OnDeath, int], Engine]] = {
+            "llama.cpp": self._open_worker,
+            # A server outlives its engines: it has no death to tell of, and no virtual cards.
+            "ollama": lambda layout, on_death, beside: OllamaEngine.open(layout),
+            "openai": lambda layout, on_death, beside: OpenAIEngine.open(layout),
+        }
 
     def open_engine(self, layout: Layout, on_death: OnDeath, beside: int = 0) -> Engine:
         """See `Kit`. Raises LoadFailed, ModelError, EngineDied."""
-        if layout.engine != "llama.cpp":
-            raise LoadFailed(f"the engine {layout.engine} cannot be opened yet; llama.cpp can", key="engine")
         self.forecasts.release()
+        return self._openers[layout.engine](layout, on_death, beside)
+
+    def _open_worker(self, layout: Layout, on_death: OnDeath, beside: int) -> Engine:
         command = plan_load(layout, str(resolve_model(layout.model)), lambda: self.cards(layout), beside)
         environment = worker_environment(layout.env, isinstance(layout.split.cards, Virtual))
         spare = self._take_spare(environment, on_death)
@@ -78,7 +87,7 @@ class RealKit:
             engine.close()
             if spare is None:
                 raise
-            return self.open_engine(layout, on_death, beside)  # it was the spare that was dead
+            return self._open_worker(layout, on_death, beside)  # it was the spare that was dead
         except EngineError:
             engine.close()
             raise

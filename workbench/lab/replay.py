@@ -156,7 +156,7 @@ class Runner:
             block=planned.block,
             slot=planned.slot,
             at=time.time(),
-            split=layout.split.label(),
+            split=layout.label(),
         )
         self._tell(LoadBegan(arm=arm, split=record.split, block=planned.block))
         try:
@@ -256,7 +256,7 @@ class Runner:
         header = self.run.header
         request = request_for(self._prompts[planned.prompt], header.prompts.defaults, planned.salt)
         sample = Sample(
-            planned=planned, load=serving.number, at=time.time(), split=header.arm(planned.arm).layout.split.label()
+            planned=planned, load=serving.number, at=time.time(), split=header.arm(planned.arm).layout.label()
         )
         serving.reader.begin()
         try:
@@ -293,7 +293,7 @@ class Runner:
                 block=planned.block,
                 slot=planned.slot,
                 at=time.time(),
-                split=self.run.header.arm(planned.arm).layout.split.label(),
+                split=self.run.header.arm(planned.arm).layout.label(),
             )
             self._give_up(record, error)
         raise _Lost from error

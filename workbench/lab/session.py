@@ -11,7 +11,16 @@ from workbench.domain.conversation import Conversation, Sampling, Turn, whole_ch
 from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
 from workbench.domain.timing import Probe
-from workbench.engines.engine import Engine, EngineDied, EngineError, Loaded, PromptTooLong, Request, SavedState
+from workbench.engines.engine import (
+    Engine,
+    EngineDied,
+    EngineError,
+    Loaded,
+    PromptTooLong,
+    ReplyBroken,
+    Request,
+    SavedState,
+)
 from workbench.lab import events
 from workbench.lab.history import History
 from workbench.lab.jobs import Jobs, Right, done, pass_on
@@ -95,10 +104,10 @@ class Session:
         """Load the layout after this one in the history. LookupError where there is none."""
         return self.go_to(self._history.position + 1)
 
-    def send(self, prompt: str, sampling: Sampling | None = None) -> Future[Turn]:
-        """Ask; the turn is what was said, whatever ended it."""
+    def send(self, prompt: str, sampling: Sampling | None = None, images: tuple[str, ...] = ()) -> Future[Turn]:
+        """Ask, with image files where the engine reads them; the turn is what was said, whatever ended it."""
         prompt = whole_characters(prompt)
-        return self._queue(lambda: self._ask(prompt, sampling or self.sampling))
+        return self._queue(lambda: self._ask(prompt, sampling or self.sampling, images))
 
     def resend(self, index: int, prompt: str) -> Future[Turn]:
         """Forget turn `index` and all later ones, and ask anew from there."""
@@ -106,9 +115,10 @@ class Session:
 
         def again() -> Turn:
             before = self.conversation
+            images = before.turns[index].images if index < len(before.turns) else ()
             self._set_conversation(before.upto(index))
             try:
-                return self._ask(prompt, self.sampling)
+                return self._ask(prompt, self.sampling, images)
             finally:
                 if len(self.conversation.turns) <= index:  # nothing came of it: nothing is forgotten
                     self._set_conversation(before)
@@ -325,7 +335,7 @@ class Session:
         self._decided.add_done_callback(submit)
         return turn
 
-    def _ask(self, prompt: str, sampling: Sampling) -> Turn:
+    def _ask(self, prompt: str, sampling: Sampling, images: tuple[str, ...]) -> Turn:
         if self._serving is None and self._lost is not None and self._parked is None:
             self._bring_back(self._lost, "respawn")
         if self._serving is None:
@@ -336,10 +346,10 @@ class Session:
         self._voice.tell(events.TurnStarted(index, prompt))
         self._voice.note(TurnBegun(index, prompt))
         try:
-            turn = self._answer(self._serving, prompt, sampling)
+            turn = self._answer(self._serving, prompt, sampling, images)
             if turn.stop_reason == "died" and not turn.reply and self._serving is not None:
                 # Nothing was said yet, so nothing is lost by asking once more.
-                turn = self._answer(self._serving, prompt, sampling)
+                turn = self._answer(self._serving, prompt, sampling, images)
         except PromptTooLong as error:
             self._give_back(prompt, None)
             self._voice.tell(events.ContextFull(error.n_ctx, error.prompt_tokens, prompt))
@@ -358,16 +368,21 @@ class Session:
             self._voice.tell(events.ContextFull(self.loaded.n_ctx, None, None))
         return turn
 
-    def _answer(self, serving: Serving, prompt: str, sampling: Sampling) -> Turn:
-        """One reply. An engine that dies is brought back; its turn ends as `died` with what was said."""
-        label = serving.layout.split.label()
-        request = Request(messages=self.conversation.messages(prompt), sampling=sampling)
+    def _answer(self, serving: Serving, prompt: str, sampling: Sampling, images: tuple[str, ...]) -> Turn:
+        """One reply. An engine that dies is brought back; a turn that breaks off is `died` with what was said."""
+        turn = Turn(prompt=prompt, images=images, reply="", stop_reason="died", split=serving.layout.label())
+        request = Request(messages=self.conversation.messages(prompt, images), sampling=sampling)
         try:
             reply = self._call(serving.engine, lambda: serving.engine.chat(request, self._hear))
         except EngineDied as error:
             self._lose(serving.engine, error)
-            return Turn(prompt=prompt, reply=error.partial, stop_reason="died", split=label)
-        return Turn(prompt=prompt, reply=reply.text, stop_reason=reply.stop_reason, timing=reply.timing, split=label)
+            return msgspec.structs.replace(turn, reply=error.partial)
+        except ReplyBroken as error:
+            self._complain(error)
+            return msgspec.structs.replace(turn, reply=error.partial)
+        if reply.caveat:
+            self._voice.tell(events.Notice(f"This reply's figures: {reply.caveat}."))
+        return msgspec.structs.replace(turn, reply=reply.text, stop_reason=reply.stop_reason, timing=reply.timing)
 
     def _hear(self, text: str) -> None:
         self._voice.tell(events.TurnText(text))
@@ -442,7 +457,7 @@ class Session:
             self._voice.tell(events.Suggestion(*found))
 
     def _complain(self, error: Exception) -> None:
-        self._voice.complain(error, self._serving.layout.split.label() if self._serving is not None else None)
+        self._voice.complain(error, self._serving.layout.label() if self._serving is not None else None)
 
     def _call(self, engine: Engine, call: Callable[[], T]) -> T:
         self._acting = engine

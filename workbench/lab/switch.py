@@ -212,6 +212,6 @@ def _forget(state: SavedState | None) -> None:
 
 def _pinned(layout: Layout, like: Loaded | None) -> Layout:
     """The same with flash attention as `like` has it: a state fits no other setting."""
-    if like is None or layout.context.flash_attn != "auto":
+    if like is None or like.flash_attn is None or layout.context.flash_attn != "auto":
         return layout
     return msgspec.structs.replace(layout, context=msgspec.structs.replace(layout.context, flash_attn=like.flash_attn))

@@ -254,7 +254,7 @@ def _bench_test(
         "n_gpu_layers": split.n_gpu_layers if split.n_gpu_layers != "all" else -1,
         "split_mode": split.split_mode,
         "main_gpu": split.main_gpu,
-        "flash_attn": int(resolved.flash_attn) if resolved else -1,
+        "flash_attn": -1 if resolved is None or resolved.flash_attn is None else int(resolved.flash_attn),
         "devices": _card_names(arm),
         "tensor_split": _shares(split),
         "n_prompt": 0 if generation else first.evaluated_tokens,

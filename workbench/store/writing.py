@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import msgspec
 import yaml
 
 from workbench.domain.layout import Layout
@@ -119,7 +118,7 @@ _Dumper.add_representer(_Flow, lambda dumper, value: dumper.represent_mapping(
 
 def layout_yaml(layout: Layout) -> str:
     """A layout as a document, its keys in the order in which people read them."""
-    document = {"name": layout.name, "engine": layout.engine, "model": layout.model}
+    document: dict[str, Any] = {"name": layout.name, "engine": layout.engine, "model": layout.model}
     if layout.served_by is not None:
         return _dumped(document | _served(layout))
     split = layout.split

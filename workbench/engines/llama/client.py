@@ -80,6 +80,8 @@ class LlamaEngine:
 
     def chat(self, request: Request, on_text: Callable[[str], None]) -> Reply:
         """Answer; `on_text` gets the reply piece by piece. Raises PromptTooLong, EngineDied."""
+        if any(message.images for message in request.messages):
+            raise EngineError("this engine reads no images; a layout of a server whose model does is needed")
         pieces: list[str] = []
 
         def text(event: wire.Event) -> None:
