@@ -18,6 +18,8 @@ from workbench.store.load_errors import LoadErrors
 
 DRIVER_CONTEXT_MIB = 600.0
 """What CUDA keeps on a card for a process, where nothing better is known."""
+TENSOR_MODE_MIB = 870.0
+"""What tensor mode over two CUDA cards takes besides: NCCL's buffers and more of the driver (H200, driver 580)."""
 VIRTUAL = "virtual"
 
 
