@@ -4,14 +4,14 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from textual import on, work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.screen import Screen
 
+from workbench.app.actions import Actions
 from workbench.app.hearing import Hearing
 from workbench.app.inbox import Inbox
 from workbench.app.keymap import KEYS, shown
@@ -27,20 +27,16 @@ from workbench.app.messages import (
     SessionSpoke,
     SplitApplied,
 )
-from workbench.app.outside import Drafts, Meters, Outside
+from workbench.app.outside import Meters, Outside
+from workbench.app.screens.context import ContextScreen
 from workbench.app.screens.context_full import ContextFullScreen, WayOn, take
-from workbench.app.screens.help import HelpScreen
-from workbench.app.screens.layouts import LayoutsScreen
 from workbench.app.screens.main import MainScreen
-from workbench.app.screens.models import ModelsScreen
-from workbench.app.screens.said import Said, SaidScreen
-from workbench.app.screens.save_as import SaveAsScreen
+from workbench.app.screens.said import Said
 from workbench.app.theme import THEMES, default_theme
 from workbench.app.wording import forecast_lines
 from workbench.domain.conversation import Conversation
 from workbench.domain.duty import Duty
 from workbench.domain.layout import Layout
-from workbench.engines.engine import ModelInfo
 from workbench.lab import events
 from workbench.lab.forecast import Answer
 from workbench.lab.rooms import Running
@@ -51,7 +47,7 @@ DRAW_EVERY_S = 0.1
 """How often the text of a reply is drawn."""
 
 
-class WorkbenchApp(App[None]):
+class WorkbenchApp(Actions):
     """Routes; the panes draw and the session works."""
 
     CSS_PATH = "theme.tcss"
@@ -74,38 +70,29 @@ class WorkbenchApp(App[None]):
         self._inbox = Inbox(self._wake)
         self._meters: Meters | None = None
         self.session = make_session(self._listen)
-        self._outside = outside
+        self.outside = outside
         self._first = first
         self._conversation = conversation
         self._pick_model = pick_model
-        self._drafts: Drafts | None = None
-        self._clear_asked = False
         self.said: list[Said] = []
 
     def get_default_screen(self) -> Screen[None]:
         """The one screen; dialogs lie over it."""
-        return MainScreen(self._outside.hint)
-
-    @property
-    def main(self) -> MainScreen:
-        """The main screen, whatever lies over it."""
-        screen = self.screen_stack[0]
-        assert isinstance(screen, MainScreen)
-        return screen
+        return MainScreen(self.outside.hint)
 
     def on_mount(self) -> None:
         """Hear the session, and signals: the terminal is put right before the end."""
         drawing = self.set_interval(DRAW_EVERY_S, self._wake, pause=True)
-        self._hearing = Hearing(self.main, self.session, self._outside, drawing, self._say, self._context_full)
+        self.hearing = Hearing(self.main, self.session, self.outside, drawing, self._say, self._context_full)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit)
 
     @on(ScreenReady)
     def _begin(self) -> None:
-        self._outside.when_ready()
-        self._meters = self._outside.start_meters(self._take_snapshot, self._take_duty)
-        self._drafts = self._outside.start_forecasts(self._take_forecast)
+        self.outside.when_ready()
+        self._meters = self.outside.start_meters(self._take_snapshot, self._take_duty)
+        self.drafts = self.outside.start_forecasts(self._take_forecast)
         self._find_cards()
         if self._conversation is not None and self._conversation.turns:
             self.session.restore(self._conversation)
@@ -130,17 +117,17 @@ class WorkbenchApp(App[None]):
         self.post_message(Accounted(duty))
 
     def _take_forecast(self, layout: Layout, answer: Answer) -> None:
-        self.post_message(Forecasted(layout.split, answer))
+        self.post_message(Forecasted(layout, answer))
 
     @work(thread=True)
     def _find_cards(self) -> None:
-        self.post_message(CardsFound(*self._outside.find_cards()))
+        self.post_message(CardsFound(*self.outside.find_cards()))
 
     @on(CardsFound)
     def _cards_found(self, event: CardsFound) -> None:
         if self._over:
             return
-        self._hearing.show_cards(event.cards)
+        self.hearing.show_cards(event.cards)
         if event.advice is not None and self._first is None:
             self.say(event.advice)
 
@@ -148,8 +135,8 @@ class WorkbenchApp(App[None]):
         """End the meters and the forecasts; whoever made the session closes it."""
         if self._meters is not None:
             self._meters.close()
-        if self._drafts is not None:
-            self._drafts.close()
+        if self.drafts is not None:
+            self.drafts.close()
 
     @property
     def _over(self) -> bool:
@@ -177,12 +164,13 @@ class WorkbenchApp(App[None]):
         for event in self._inbox.fetch():
             if self._over:
                 return
-            await self._hearing.hear(event)
+            await self.hearing.hear(event)
 
     @on(Accounted)
     def _accounted(self, event: Accounted) -> None:
         if not self._over:
             self.main.cards.show_duty(event.duty)
+            self.main.change.note_joules(event.duty.per_token(event.duty.joules))
 
     @on(Metered)
     def _metered(self, event: Metered) -> None:
@@ -190,6 +178,7 @@ class WorkbenchApp(App[None]):
             return
         self.main.cards.show_snapshot(event.snapshot)
         self.main.split.free_mib = self.main.cards.free_mib
+        self.hearing.metered(event.snapshot)
 
     def say(self, message: str, *, problem: bool = False) -> None:
         """Show a message in the status line and keep it."""
@@ -208,7 +197,7 @@ class WorkbenchApp(App[None]):
     def _send(self, event: PromptSubmitted) -> None:
         if self.main.chat.answering:
             self.say("a reply is being written; Esc stops it")
-        elif self.session.loaded is None and self._hearing.job is None:
+        elif self.session.loaded is None and self.hearing.job is None:
             self.say("no model is loaded: F2 lists layouts, F4 models")
         else:
             self.main.status.dismiss()
@@ -226,20 +215,22 @@ class WorkbenchApp(App[None]):
     @on(DraftChanged)
     def _ask_forecast(self, event: DraftChanged) -> None:
         layout, loaded = self.session.layout, self.session.loaded
-        if self._drafts is None:
+        if self.drafts is None:
             return
         if event.split is None or layout is None or loaded is None:
-            self._drafts.drop()
+            self.drafts.drop()
             self.main.split.forecast = ""
         else:
-            self._drafts.ask(msgspec.structs.replace(layout, split=event.split), Running(layout, loaded))
+            self.drafts.ask(msgspec.structs.replace(layout, split=event.split), Running(layout, loaded))
 
     @on(Forecasted)
     def _show_forecast(self, event: Forecasted) -> None:
         if self._over:
             return
-        pane = self.main.split
-        if event.split == pane.asked:
+        pane, over = self.main.split, self.screen
+        if isinstance(over, ContextScreen):
+            over.show(event.layout, event.answer)
+        elif pane.asks(event.layout):
             pane.forecast, pane.stale = forecast_lines(event.answer), False
 
     def _context_full(self, event: events.ContextFull) -> None:
@@ -256,74 +247,3 @@ class WorkbenchApp(App[None]):
 
         turns = len(self.session.conversation.turns)
         self.push_screen(ContextFullScreen(event, turns=turns, n_ctx_train=loaded.model.n_ctx_train), go_on)
-
-    # ── keys that work everywhere ─────────────────────────────────────────────────────────
-    def action_help(self) -> None:
-        """Help for the focused pane."""
-        self.push_screen(HelpScreen(self.main.where))
-
-    def action_layouts(self) -> None:
-        """Open a layout."""
-        running = self.session.layout.name if self.session.layout else None
-        self.push_screen(LayoutsScreen(self._outside.list_layouts, running), self._load)
-
-    def action_models(self) -> None:
-        """Open a model."""
-
-        def load(model: ModelInfo | None) -> None:
-            self._load(None if model is None else Layout(name=Path(model.path).stem, model=model.path))
-
-        self.push_screen(ModelsScreen(self._outside.find_models), load)
-
-    def _load(self, layout: Layout | None) -> None:
-        if layout is not None:
-            self.session.load(layout)
-
-    def action_go_back(self) -> None:
-        """The layout before."""
-        self.session.go_back()
-
-    def action_messages(self) -> None:
-        """What was said so far."""
-        self.push_screen(SaidScreen(self.said))
-
-    def action_save_as(self) -> None:
-        """Save what runs as a layout."""
-
-        def saved(path: Path | None) -> None:
-            if path is not None:
-                self.say(f"saved: {path}")
-
-        if self.session.layout is None:
-            self.say("nothing is loaded that could be saved")
-        else:
-            self.push_screen(SaveAsScreen(self.session.layout.name, self.session.save_as), saved)
-
-    def action_new_chat(self) -> None:
-        """Clear the conversation, at the second press."""
-        turns = len(self.session.conversation.turns)
-        if turns and not self._clear_asked:
-            self._clear_asked = True
-            self.set_timer(4, self._forget_clear)
-            self.say(f"^n again clears {turns} turn{'s' if turns > 1 else ''} and starts a new chat")
-        elif turns:
-            self._clear_asked = False
-            self.main.status.dismiss()
-            self.session.clear()
-
-    def _forget_clear(self) -> None:
-        self._clear_asked = False
-
-    def action_escape(self) -> None:
-        """Stop what runs; else close the message, leave editing, or go to the prompt."""
-        main = self.main
-        prompt = main.chat.prompt
-        if self._hearing.busy:
-            self.session.cancel()
-        elif main.status.dismiss():
-            return
-        elif prompt.has_focus and prompt.editing is not None:
-            prompt.fill("", None)
-        else:
-            main.go_to(prompt)
-

@@ -7,12 +7,16 @@ from textual.timer import Timer
 from workbench.app.card_rows import kind_of
 from workbench.app.outside import Outside
 from workbench.app.screens.main import MainScreen
-from workbench.app.wording import describe, doing
+from workbench.app.wording import describe, doing, layout_words
 from workbench.domain.card import Card
 from workbench.domain.layout import Layout
 from workbench.engines.engine import Loaded
 from workbench.lab import events
 from workbench.lab.session import Session
+from workbench.meters.sample import Snapshot
+
+COMING_BACK = ("rollback", "respawn", "unpark")
+"""Loads that nobody asked for: a suggestion outlives them."""
 
 
 class Hearing:
@@ -39,6 +43,8 @@ class Hearing:
         self._full = full
         self._cards: Sequence[Card] = ()
         self._loading = ""
+        self.suggested: Layout | None = None
+        """What is offered where memory ended."""
         self.job: str | None = None
 
     @property
@@ -54,6 +60,23 @@ class Hearing:
         if self._session.layout is not None and self._session.loaded is not None:
             self._show_header(self._session.layout, self._session.loaded)
 
+    def metered(self, snapshot: Snapshot) -> None:
+        """What the meters read; while nothing loads it is what the running line leaves free."""
+        loaded = self._session.loaded
+        if loaded is not None and not self._loading:
+            names = {card.name for card in loaded.cards}
+            self._main.change.note_free({card.name: card.free_mib for card in snapshot.cards if card.name in names})
+
+    def dismiss(self) -> bool:
+        """Take messages and suggestion away; whether there were any."""
+        there = self._main.status.dismiss() or self.suggested is not None
+        self._suggest(None, "")
+        return there
+
+    def _suggest(self, layout: Layout | None, sentence: str) -> None:
+        self.suggested = layout
+        self._main.suggest(sentence)
+
     async def hear(self, event: events.SessionEvent) -> None:
         """Draw one event."""
         main = self._main
@@ -64,6 +87,8 @@ class Hearing:
                 self._loading = f"{doing(why)} {layout.split.label()}"
                 if strategy == "beside":
                     self._loading += ", the chat goes on"
+                if why not in COMING_BACK:
+                    self._suggest(None, "")
                 main.status.progress(0.0, self._loading)
             case events.LoadEnded():
                 self._loading = ""
@@ -73,25 +98,27 @@ class Hearing:
             case events.LayoutLoaded(layout, loaded):
                 self._loading = ""
                 main.status.progress(None)
-                main.change.took_over(event)
+                main.change.took_over(event, self._session.history)
                 self._show_loaded(layout, loaded)
             case events.TurnStarted(index, prompt):
                 self._drawing.resume()
+                main.status.replying(True)
                 await main.chat.begin(index, prompt)
             case events.TurnText(text):
                 await main.chat.grow(text)
             case events.TurnDone(index, turn):
-                self._drawing.pause()
+                self._rest()
+                main.change.answered()
                 await main.chat.end(index, turn)
             case events.ConversationChanged(conversation):
                 await main.chat.show(conversation)
             case events.ContextFull():
                 if event.prompt is not None:
-                    self._drawing.pause()
+                    self._rest()
                     await main.chat.take_back(event.prompt)
                 self._full(event)
             case events.PromptReturned(prompt, why):
-                self._drawing.pause()
+                self._rest()
                 await main.chat.take_back(prompt)
                 self._say(why, False)
             case events.Changed():
@@ -100,8 +127,16 @@ class Hearing:
                 main.change.show(self._session.history)
             case events.Problem():
                 self._say(describe(event), True)
+            case events.Suggestion(layout, sentence):
+                text = f"{layout_words(layout)} {sentence}"
+                self._suggest(layout, text)
             case events.Notice(message):
                 self._say(message, False)
+
+    def _rest(self) -> None:
+        """No reply is being written."""
+        self._drawing.pause()
+        self._main.status.replying(False)
 
     def _show_loaded(self, layout: Layout, loaded: Loaded) -> None:
         main = self._main

@@ -7,6 +7,7 @@ from textual.message import Message
 
 from workbench.domain.card import Card
 from workbench.domain.duty import Duty
+from workbench.domain.layout import Layout
 from workbench.domain.split import Split
 from workbench.lab.forecast import Answer
 from workbench.meters.sample import Snapshot
@@ -78,9 +79,9 @@ class DraftChanged(Message):
 
 @dataclass
 class Forecasted(Message):
-    """What the split of a draft would take, or why it cannot load."""
+    """What a draft would take, or why it cannot load."""
 
-    split: Split
+    layout: Layout
     answer: Answer
 
 
@@ -93,7 +94,3 @@ class NoticeShown(Message):
 
 class ScreenReady(Message):
     """All panes are there."""
-
-
-class FocusPrompt(Message):
-    """The prompt is to have the focus."""

@@ -1,7 +1,9 @@
 """How events of the session and forecasts are said to people."""
 
+from workbench.app.history_rows import cache_types
 from workbench.domain.card import format_mib
 from workbench.domain.forecast import Forecast
+from workbench.domain.layout import Layout
 from workbench.lab import events
 from workbench.lab.forecast import Answer, said
 
@@ -32,9 +34,21 @@ def describe(problem: events.Problem) -> str:
     return text
 
 
+def layout_words(layout: Layout) -> str:
+    """`layer 20:11, n_ctx 8192`, with a KV type that is not f16."""
+    words = [layout.split.label(), f"n_ctx {layout.context.n_ctx or 'as trained'}"]
+    if {layout.context.type_k, layout.context.type_v} != {"f16"}:
+        words.append(f"KV {cache_types(layout)}")
+    return ", ".join(words)
+
+
 def forecast_lines(answer: Answer) -> str:
-    """A forecast in up to three lines: each card, the verdict and who spoke, the limits once known."""
+    """A forecast in up to three lines: each card, the verdict and who spoke, the limits once known.
+
+    What past loads taught stands with the limits.
+    """
     if not isinstance(answer, Forecast):
         return f"✗ {said(answer)}"
     verdict = f"{'✗' if answer.fits is False else '✓' if answer.fits else '?'} {answer.sentence()}"
-    return "\n".join(filter(None, (answer.figures(), f"{verdict} · by {answer.source}", answer.limits())))
+    more = " · ".join(filter(None, (answer.limits(), answer.learnt())))
+    return "\n".join(filter(None, (answer.figures(), f"{verdict} · by {answer.source}", more)))

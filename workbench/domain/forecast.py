@@ -124,6 +124,17 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
             said.append(f"{format_mib(sum(saved))} less with q8_0 KV")
         return " · ".join(said)
 
+    def learnt(self) -> str:
+        """`other, from 3 loads here: +12 MiB`: what past loads add to the engine's figures; empty where nothing."""
+        told = [(i, card) for i, card in enumerate(self.cards) if card.loads and round(card.other_mib)]
+        if not told:
+            return ""
+        loads = max(card.loads for _, card in told)
+        amounts = {i: f"+{format_mib(card.other_mib)}" for i, card in told}
+        same = len(told) == len(self.cards) and len(set(amounts.values())) == 1
+        said = amounts[0] if same else " · ".join(f"{i}: {amount}" for i, amount in amounts.items())
+        return f"other, from {loads} load{'s' if loads > 1 else ''} here: {said}"
+
 
 def _change(card: CardForecast) -> str:
     if card.change_mib is None or abs(card.change_mib) < 1:

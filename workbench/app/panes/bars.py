@@ -1,6 +1,5 @@
-"""The lines that frame the screen: header, status, footer, and the tabs of a narrow one."""
+"""The lines that frame the screen: header, footer, and the tabs of a narrow one."""
 
-from textual import events
 from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
@@ -49,78 +48,16 @@ class FootKeys(Static):
     """The keys that count now."""
 
     where: reactive[Where] = reactive("prompt")
+    offered: reactive[bool] = reactive(False)
 
     def render(self) -> Content:
-        """As many as fit, the focused pane's own first."""
+        """As many as fit, the focused pane's own first, after what is offered."""
         room = self.content_size.width
         line = Content("")
-        for key in footer_keys(self.where):
+        for key in footer_keys(self.where, offered=self.offered):
             piece = Content.styled(shown(key), "bold $text-primary") + Content(f" {key.footer}")
             gap = 2 if line.plain else 0
             if line.cell_length + gap + piece.cell_length > room:
                 break
             line = line + Content(" " * gap) + piece
         return line
-
-
-class Status(Static):
-    """Progress, the last thing that went wrong, and the last that was said. Hidden without any.
-
-    What went wrong stays in sight when something else is said after it.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(id="status", markup=False)
-        self.display = False
-        self._progress: tuple[float, str] | None = None
-        self._problem = ""
-        self._notice = ""
-
-    def progress(self, fraction: float | None, what: str = "") -> None:
-        """A load goes on; None ends it."""
-        self._progress = None if fraction is None else (fraction, what)
-        self._draw()
-
-    def say(self, message: str, *, problem: bool) -> None:
-        """Show a message until it is dismissed or another of its kind comes."""
-        if problem:
-            self._problem, self._notice = message, ""
-        else:
-            self._notice = message
-        self._draw()
-
-    def dismiss(self) -> bool:
-        """Take the messages away; whether there were any."""
-        there = bool(self._problem or self._notice)
-        self._problem = self._notice = ""
-        self._draw()
-        return there
-
-    def on_resize(self, _event: events.Resize) -> None:
-        """The bar follows the width."""
-        self._draw()
-
-    def _draw(self) -> None:
-        lines = []
-        if self._problem:
-            hint = "   F8 all messages · Esc closes this"
-            lines.append(Content.styled("✗ ", "bold $text-error") + Content(self._problem))
-            lines[-1] = lines[-1] + Content.styled(hint, "$text-muted")
-        if self._notice:
-            lines.append(Content.styled("i ", "bold $text-primary") + Content(self._notice))
-        if self._progress is not None:
-            lines.append(self._bar(*self._progress))
-        self.display = bool(lines)
-        self.set_class(bool(self._problem), "-problem")
-        self.update(Content("\n").join(lines))
-
-    def _bar(self, fraction: float, what: str) -> Content:
-        width = max(10, min(40, self.app.size.width // 4))
-        done = round(min(max(fraction, 0.0), 1.0) * width)
-        text = one_line(what, max(10, self.app.size.width - width - 24))
-        return (
-            Content.styled("█" * done, "$text-primary")
-            + Content.styled("░" * (width - done), "$text-muted")
-            + Content(f" {fraction * 100:3.0f} %  {text}")
-            + Content.styled("  Esc stops", "$text-muted")
-        )

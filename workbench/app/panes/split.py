@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from workbench.app import split_rows
 from workbench.app.keymap import bindings
-from workbench.app.messages import DraftChanged, FocusPrompt, NoticeShown, SplitApplied
+from workbench.app.messages import DraftChanged, NoticeShown, SplitApplied
 from workbench.domain import draft as drafts
 from workbench.domain.card import CardKind
 from workbench.domain.draft import Draft, draft_of
@@ -71,6 +71,11 @@ class SplitPane(Vertical, can_focus=True):
         if self.draft is None or self.layout_now is None or not self.changed or self.draft.mode in self.reasons:
             return None
         return drafts.to_split(self.draft, self.layout_now.split)
+
+    def asks(self, layout: Layout) -> bool:
+        """Whether applying would load this layout."""
+        now = self.layout_now
+        return now is not None and layout.context == now.context and layout.split == self.asked
 
     @property
     def changed(self) -> bool:
@@ -177,14 +182,14 @@ class SplitPane(Vertical, can_focus=True):
         else:
             self.post_message(SplitApplied(drafts.to_split(self.draft, self.layout_now.split)))
 
-    def action_revert(self) -> None:
-        """Stop typing; else drop the draft; else go back to the prompt."""
+    async def action_revert(self) -> None:
+        """Stop typing; else drop the draft; else what Esc does elsewhere."""
         if self.typed is not None:
             self.typed = None
         elif self.changed:
             self.draft = self.current
         else:
-            self.post_message(FocusPrompt())
+            await self.run_action("app.escape")
 
     def on_key(self, event: events.Key) -> None:
         """Backspace takes a typed digit back."""

@@ -22,6 +22,11 @@ ABOUT: dict[Where, tuple[str, str]] = {
         "Which card holds how many layers. You edit a draft: ▓ is what a card would gain, ░ what it would lose. "
         "Nothing happens until Enter.",
     ),
+    "change": (
+        "Last change",
+        "The splits of this session, the newest first, ● the one that serves: tok/s of its probe, joules a token of "
+        "its last reply, the free memory of its tightest card, MiB per card.",
+    ),
     "anywhere": ("Everywhere", ""),
 }
 

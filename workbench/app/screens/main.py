@@ -8,12 +8,13 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from workbench.app.keymap import Where, bindings
-from workbench.app.messages import EditAsked, FocusPrompt, ScreenReady
-from workbench.app.panes.bars import FootKeys, Header, Status, Tabs
+from workbench.app.messages import EditAsked, ScreenReady
+from workbench.app.panes.bars import FootKeys, Header, Tabs
 from workbench.app.panes.cards import CardsPane
 from workbench.app.panes.change import ChangePane
 from workbench.app.panes.chat import ChatLog, ChatPane
 from workbench.app.panes.split import SplitPane
+from workbench.app.panes.status import Status
 
 WIDE = 100
 SMALLEST = (60, 20)
@@ -83,12 +84,13 @@ class MainScreen(Screen[None]):
     @property
     def panes(self) -> tuple[Widget, ...]:
         """What Tab goes through."""
-        return (self.chat.prompt, self.chat.log_view, self.cards, self.split)
+        return (self.chat.prompt, self.chat.log_view, self.cards, self.split, self.change)
 
     def go_to(self, pane: Widget) -> None:
         """Focus a pane, its tab coming to the front first."""
         in_chat = pane in (self.chat.prompt, self.chat.log_view)
         self.set_class(not in_chat, "-cards-tab")
+        self.set_class(pane is self.change, "-history")
         self.query_one(Tabs).chat = in_chat
         pane.focus()
 
@@ -109,6 +111,15 @@ class MainScreen(Screen[None]):
         """To the split editor, or back to the prompt."""
         self.go_to(self.chat.prompt if self.where == "split" else self.split)
 
+    def action_history(self) -> None:
+        """To the history of splits, or back to the prompt."""
+        self.go_to(self.chat.prompt if self.where == "change" else self.change)
+
+    def suggest(self, sentence: str) -> None:
+        """Offer a way on, in the status and in the footer; "" takes it away."""
+        self.status.suggest(sentence)
+        self.query_one(FootKeys).offered = bool(sentence)
+
     def action_thinking(self) -> None:
         """Show or fold the last reply's thinking."""
         self.chat.toggle_thinking()
@@ -122,16 +133,14 @@ class MainScreen(Screen[None]):
             where = "cards"
         elif isinstance(event.widget, SplitPane):
             where = "split"
+        elif isinstance(event.widget, ChangePane):
+            where = "change"
         self.query_one(FootKeys).where = where
 
     @property
     def where(self) -> Where:
         """Which pane has the focus, as the key map calls it."""
         return self.query_one(FootKeys).where
-
-    @on(FocusPrompt)
-    def _focus_prompt(self) -> None:
-        self.go_to(self.chat.prompt)
 
     @on(EditAsked)
     def _edit(self, event: EditAsked) -> None:
