@@ -1,5 +1,6 @@
 """Layouts: model, engine, split, context settings and environment, as saved."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -73,3 +74,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return self.split.label()
         own = self.split.label().removeprefix("layer auto").removeprefix(", ")
         return f"{self.engine}, {own}" if own else self.engine
+
+
+def on_one_server(layouts: Sequence[Layout]) -> bool:
+    """Whether two or more layouts are served by one and the same server."""
+    servers = [layout.served_by for layout in layouts if layout.served_by is not None]
+    return len(servers) > len(set(servers))

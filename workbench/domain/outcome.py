@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from workbench.domain.comparison import Effect, LoadNoise, Metric, compare, speed
+from workbench.domain.layout import on_one_server
 from workbench.domain.run import ArmHeader, Run, RunHeader
 from workbench.domain.samples import Arm, LoadRecord, Sample
 
@@ -152,8 +153,9 @@ def _partings(run: Run) -> tuple[Parting, ...]:
 
 def first_difference(a: Sample, b: Sample) -> int | None:
     """The index of the first token at which two outputs part; None if they are the same."""
-    ours: Sequence[object] = a.tokens or a.text
-    theirs: Sequence[object] = b.tokens or b.text
+    told = bool(a.tokens and b.tokens)  # a server tells its text only
+    ours: Sequence[object] = a.tokens if told else a.text
+    theirs: Sequence[object] = b.tokens if told else b.text
     for at, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
             return at
@@ -167,6 +169,7 @@ def _cautions(run: Run, arms: Sequence[ArmOutcome], known: Mapping[Metric, LoadN
         if arm.failure is not None:
             out.append(f"{arm.arm} ({arm.name}) did not load: {arm.failure}")
         out += [f"{count} of {arm.arm}'s samples left out: {why}" for why, count in arm.left_out.items()]
+    out += _of_servers(run)
     if header.kind == "ab":
         out += _between(header)
         if header.added:
@@ -185,11 +188,43 @@ def _cautions(run: Run, arms: Sequence[ArmOutcome], known: Mapping[Metric, LoadN
 
 
 def different_models(header: RunHeader) -> bool:
-    """Whether the arms loaded models whose headers or sizes differ."""
+    """Whether the arms loaded models whose headers or sizes differ; of a server nobody knows."""
+    if any(arm.resolved.server for arm in header.arms if arm.resolved):
+        return False
     files = {
         (arm.resolved.model.header_sha256, arm.resolved.model.size_bytes) for arm in header.arms if arm.resolved
     }
     return len(files) > 1
+
+
+def _of_servers(run: Run) -> list[str]:
+    """What measuring through a server leaves unknown or unequal."""
+    header, out = run.header, []
+    names = {arm.arm: arm.resolved.server for arm in header.arms if arm.resolved and arm.resolved.server}
+    for arm in header.arms:
+        if arm.arm not in names:
+            continue
+        sources = {sample.timing.source for sample in run.of(arm.arm) if sample.timing is not None}
+        if sources & {"client", "pieces"}:
+            counted = "; tokens are counted by the pieces of text that came" if "pieces" in sources else ""
+            out.append(f"{arm.arm}'s speeds are by workbench's own clock, network and all: "
+                       f"its server tells none{counted}")
+        if header.kind == "ab" and arm.layout.engine == "openai":
+            out.append(f"{arm.arm}'s server keeps its model in memory while the other arm is measured")
+        if header.kind == "ab" and arm.layout.engine == "ollama" and "ollama" not in _other_engines(header, arm):
+            out.append(f"{arm.arm}'s replies end where the model ends them: Ollama cannot be told to go on")
+    if header.kind == "ab" and names:
+        a, b = (arm.resolved.model.path if arm.resolved else arm.layout.model for arm in header.arms)
+        if a != b:
+            out.append(f"whether both arms have the same model nobody checked: {a} and {b}")
+        if on_one_server([arm.layout for arm in header.arms]):
+            out.append("both arms are on one server: each prompt has another number in each arm, so that no cache "
+                       "knows it, and outputs are not compared")
+    return out
+
+
+def _other_engines(header: RunHeader, arm: ArmHeader) -> list[str]:
+    return [each.layout.engine for each in header.arms if each.arm != arm.arm]
 
 
 def _between(header: RunHeader) -> list[str]:
@@ -199,9 +234,11 @@ def _between(header: RunHeader) -> list[str]:
     if a.resolved is not None and b.resolved is not None:
         if different_models(header):
             out.append(f"the arms have different models: {a.resolved.model.path} and {b.resolved.model.path}")
-        if a.resolved.flash_attn != b.resolved.flash_attn:
+        if None not in (a.resolved.flash_attn, b.resolved.flash_attn) and (
+            a.resolved.flash_attn != b.resolved.flash_attn
+        ):
             on = "A" if a.resolved.flash_attn else "B"
             out.append(f"flash attention is on in {on} alone")
-        if a.resolved.n_ctx != b.resolved.n_ctx:
+        if a.resolved.n_ctx != b.resolved.n_ctx and a.resolved.n_ctx and b.resolved.n_ctx:
             out.append(f"n_ctx differs: {a.resolved.n_ctx} and {b.resolved.n_ctx}")
     return out

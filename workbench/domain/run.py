@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from workbench.domain.layout import Layout
+from workbench.domain.layout import Layout, on_one_server
 from workbench.domain.memory import CardMemory
 from workbench.domain.prompts import PromptSet
 from workbench.domain.samples import Arm, LoadRecord, Method, Planned, Sample, plan_ab, plan_replay
@@ -45,7 +45,10 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The model of an arm: size of all parts in bytes, and the SHA-256 of the first part's header."""
+    """The model of an arm: size of all parts in bytes, and the SHA-256 of the first part's header.
+
+    Of a model on a server: its name and address, and what the server tells of size and digest.
+    """
 
     path: str
     size_bytes: int
@@ -53,7 +56,10 @@ class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a layout came to when it was loaded, where the layout leaves it to the engine."""
+    """What a layout came to when it was loaded, where the layout leaves it to the engine.
+
+    `server` is what the server calls itself, empty for an engine of our own.
+    """
 
     n_ctx: int
     flash_attn: bool | None
@@ -66,6 +72,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     quantisation: str
     n_layer: int
     n_params: int
+    server: str = ""
 
 
 class ArmHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +131,8 @@ def longer(header: RunHeader, blocks: int) -> RunHeader:
     """The same with `blocks` more; what was planned stays as it was."""
     total, offset = header.blocks + blocks, header.plan[0].salt
     if header.kind == "ab":
-        plan = plan_ab(header.prompts, total, header.method, offset)
+        one_server = on_one_server([arm.layout for arm in header.arms])
+        plan = plan_ab(header.prompts, total, header.method, offset, one_server=one_server)
     else:
         plan = plan_replay(header.prompts, total, offset)
     return msgspec.structs.replace(header, blocks=total, plan=plan, added=(*header.added, blocks))

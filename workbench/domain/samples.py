@@ -28,7 +28,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """A sample to be taken: prompt `prompt` for the `repeat`th time, in one of a block's loads.
 
     `slot` counts the loads of a block. `salt` makes the prompt unique; both arms use the same
-    ones, so that their outputs can be compared.
+    ones, so that their outputs can be compared, unless they are on one server.
     """
 
     block: int
@@ -110,9 +110,14 @@ class LoadRecord(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     free_mib: float | None = None
 
 
-def plan_ab(prompts: PromptSet, blocks: int, method: Method, offset: int) -> tuple[Planned, ...]:
-    """Blocks ABBA and BAAB in turn: of loads (fresh), or of samples prompt by prompt (resident)."""
-    return _plan(prompts, [ORDERS[block % 2] for block in range(blocks)], method, offset)
+def plan_ab(
+    prompts: PromptSet, blocks: int, method: Method, offset: int, *, one_server: bool = False
+) -> tuple[Planned, ...]:
+    """Blocks ABBA and BAAB in turn: of loads (fresh), or of samples prompt by prompt (resident).
+
+    On `one_server` the arms share no salt: its cache would know the prompt from the other arm.
+    """
+    return _plan(prompts, [ORDERS[block % 2] for block in range(blocks)], method, offset, one_server)
 
 
 def plan_replay(prompts: PromptSet, loads: int, offset: int) -> tuple[Planned, ...]:
@@ -121,15 +126,15 @@ def plan_replay(prompts: PromptSet, loads: int, offset: int) -> tuple[Planned, .
 
 
 def _plan(
-    prompts: PromptSet, orders: Sequence[tuple[Arm, ...]], method: Method, offset: int
+    prompts: PromptSet, orders: Sequence[tuple[Arm, ...]], method: Method, offset: int, one_server: bool = False
 ) -> tuple[Planned, ...]:
     sent = [(prompt.id, repeat) for prompt in prompts.prompts for repeat in range(prompt.repeat)]
 
     def take(block: int, slot: int, at: int) -> Planned:
         order = orders[block]
-        rank = order[:slot].count(order[slot])
+        times, time = (len(order), slot) if one_server else (2, order[:slot].count(order[slot]))
         prompt, repeat = sent[at]
-        salt = (offset + (block * 2 + rank) * len(sent) + at) % SALTS
+        salt = (offset + (block * times + time) * len(sent) + at) % SALTS
         return Planned(block=block, slot=slot, arm=order[slot], prompt=prompt, repeat=repeat, salt=salt)
 
     def in_order() -> Iterator[Planned]:

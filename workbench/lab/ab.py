@@ -9,7 +9,7 @@ from time import time
 import msgspec
 
 from workbench.domain.comparison import LoadNoise, Metric, load_noise, pool
-from workbench.domain.layout import Layout
+from workbench.domain.layout import Layout, on_one_server
 from workbench.domain.outcome import Outcome, outcome
 from workbench.domain.prompts import PromptSet
 from workbench.domain.run import VERSION, Machine, Run, RunHeader, longer
@@ -74,9 +74,15 @@ class Experiment:
         """A new run of one layout (`blocks` loads) or of two. Raises PromptDoesNotFit, RunError."""
         for layout in layouts:
             check_lengths(prompts, layout)
+        one_server = on_one_server(layouts)
+        if one_server and method == "resident":
+            raise RunError("both layouts are on one server, which answers one at a time; leave --resident out")
         where = describe(layouts)
         offset = random.SystemRandom().randrange(SALTS)
         ab = len(layouts) == 2
+        plan = plan_replay(prompts, blocks, offset)
+        if ab:
+            plan = plan_ab(prompts, blocks, method, offset, one_server=one_server)
         id_ = new_run_id(file_name("-vs-".join(layout.name for layout in layouts)).removesuffix(".yaml"))
         header = RunHeader(
             version=VERSION,
@@ -90,7 +96,7 @@ class Experiment:
             prompts=prompts,
             machine=where.machine,
             build=where.build,
-            plan=plan_ab(prompts, blocks, method, offset) if ab else plan_replay(prompts, blocks, offset),
+            plan=plan,
         )
         log = RunLog.create(folder or places().runs / id_, header)
         return cls(kit, log, Run(header=header), listener, read)
@@ -152,9 +158,13 @@ class Experiment:
         self.cancelled = True
         self._runner.cancel()
 
+    def join(self) -> None:
+        """Wait for the end, whatever it is."""
+        self._thread.join()
+
     def wait(self) -> Outcome:
         """The result, when it is over. Raises what ended it, such as RunError."""
-        self._thread.join()
+        self.join()
         if self._error is not None:
             raise self._error
         return self.outcome
@@ -205,7 +215,7 @@ def judge(folder: Path) -> Outcome:
 
 def check_lengths(prompts: PromptSet, layout: Layout) -> None:
     """Whether each prompt of known length fits the layout's context. Raises PromptDoesNotFit."""
-    n_ctx = -(-layout.context.n_ctx // CTX_STEP) * CTX_STEP
+    n_ctx = -(-layout.n_ctx_asked // CTX_STEP) * CTX_STEP
     if not n_ctx:
         return  # the model's own, which the engine knows
     for at, prompt in enumerate(prompts.prompts):

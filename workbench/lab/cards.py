@@ -82,11 +82,13 @@ def find_topology(cards: Sequence[Card]) -> Topology:
 def watched(cards: Sequence[Card], loaded: Loaded | None = None) -> tuple[Watched, ...]:
     """What the meters are to read: the cards of the split in its order, then the machine's other GPUs.
 
-    A model that lies on no card is watched as the CPU, by the worker's own memory.
+    A model that lies on no card is watched as the CPU, by the worker's own memory; one that a
+    server holds is looked for on every GPU, by the server's processes.
     """
     by_name = {card.name: card for card in cards}
-    if loaded is None:
-        return tuple(_watch(card.name, card, ()) for card in cards if card.kind is not CardKind.CPU)
+    if loaded is None or loaded.served is not None:
+        pids = loaded.served.pids if loaded is not None and loaded.served is not None else ()
+        return tuple(_watch(card.name, card, pids) for card in cards if card.kind is not CardKind.CPU)
     processes = {process.name: process for process in loaded.card_processes}
     out: list[Watched] = []
     for name in (card.name for card in loaded.cards):
@@ -103,8 +105,8 @@ def watched(cards: Sequence[Card], loaded: Loaded | None = None) -> tuple[Watche
 
 def watching(cards: Sequence[Card], loaded: Loaded | None = None) -> Watching:
     """The same with what else belongs to a load: its file, its process."""
-    if loaded is None:
-        return Watching(cards=watched(cards))
+    if loaded is None or loaded.served is not None:
+        return Watching(cards=watched(cards, loaded))
     return Watching(
         cards=watched(cards, loaded), model_files=model_files(loaded.model.path), engine_pid=loaded.pid or None
     )

@@ -41,6 +41,8 @@ class MeterReader:
 
     def __init__(self, loaded: Loaded, cards: Sequence[Card]) -> None:
         names = {card.name for card in loaded.cards}
+        if loaded.served is not None and loaded.served.pids:
+            names = {card.name for card in cards}  # which of them the server uses, only its processes tell
         ours = [card for card in watched(cards, loaded) if card.name in names]
         self._gpus = [card for card in ours if isinstance(card, WatchedGpu)]
         self._nvml = Nvml() if self._gpus else None

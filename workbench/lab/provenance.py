@@ -15,7 +15,7 @@ from workbench.domain.layout import Layout
 from workbench.domain.run import ArmHeader, Build, CardFacts, Machine, ModelFile
 from workbench.domain.samples import Arm
 from workbench.domain.split import Virtual
-from workbench.engines.engine import EngineDied
+from workbench.engines.engine import EngineDied, Loaded
 from workbench.engines.llama.client import engine_facts
 from workbench.engines.llama.process import worker_environment
 from workbench.meters.nvml import Nvml
@@ -105,14 +105,24 @@ def _build() -> Build:
 
 
 def _arm(arm: Arm, layout: Layout) -> ArmHeader:
+    if layout.served_by is not None:
+        return ArmHeader(arm=arm, layout=layout)
     env = worker_environment(layout.env, isinstance(layout.split.cards, Virtual))
     return ArmHeader(
         arm=arm, layout=layout, env={name: value for name, value in sorted(env.items()) if name in ALLOWED}
     )
 
 
-def identify(path: Path, header_bytes: int) -> ModelFile:
-    """Size of all parts, and the hash of the first part's header. Raises OSError."""
+def identify(loaded: Loaded) -> ModelFile:
+    """Size of all parts, and the hash of the first part's header; of a server, what it tells. Raises OSError."""
+    model = loaded.model
+    if loaded.served is not None:
+        return ModelFile(
+            path=f"{model.path} on {loaded.served.url}",
+            size_bytes=round(model.size_mib * _MIB),
+            header_sha256=model.digest,
+        )
+    path, header_bytes = Path(model.path), model.header_bytes
     with path.open("rb") as file:
         header = file.read(header_bytes)
     return ModelFile(

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -28,6 +27,7 @@ from workbench.engines.engine import (
     Reply,
     Request,
 )
+from workbench.lab.acting import Acting
 from workbench.lab.conditions import Reader
 from workbench.lab.kit import Kit
 from workbench.lab.progress import LoadBegan, LoadEnded, LoadMoved, RunEvent, SampleTaken
@@ -82,7 +82,7 @@ class Runner:
         self._failed: set[Arm] = set()
         self._deaths: Counter[Arm] = Counter()
         self._cancelled = threading.Event()
-        self._acting: Engine | None = None
+        self._acting = Acting()
         self._begun = time.monotonic()
         self._before = len(run.samples)
 
@@ -101,9 +101,7 @@ class Runner:
     def cancel(self) -> None:
         """Stop; the running call ends within a second or so."""
         self._cancelled.set()
-        acting = self._acting
-        if acting is not None:
-            acting.cancel()
+        self._acting.cancel()
 
     # ── order ────────────────────────────────────────────────────────────────────────────
     def _take_load(self, wanted: list[Planned]) -> None:
@@ -211,7 +209,7 @@ class Runner:
         header, model = self.run.header, loaded.model
         known = header.arm(arm).resolved
         try:
-            file = identify(Path(model.path), model.header_bytes)
+            file = identify(loaded)
         except OSError as error:
             raise RunError(f"{model.path} cannot be read: {error.strerror}") from None
         if known is not None:
@@ -230,6 +228,7 @@ class Runner:
             quantisation=model.quantisation,
             n_layer=model.n_layer,
             n_params=model.n_params,
+            server=loaded.served.name if loaded.served else "",
         )
         self.run = msgspec.structs.replace(self.run, header=header.resolved(arm, resolved))
         self._log.update(self.run.header)
@@ -268,7 +267,7 @@ class Runner:
             self._write_sample(msgspec.structs.replace(sample, left_out=error.reason))
             return
         conditions = serving.reader.end()
-        left_out = spoiled(conditions)
+        left_out = reply.caveat or spoiled(conditions)
         if reply.stop_reason == "context_full":
             left_out = "the reply does not fit n_ctx"
         self._write_sample(
@@ -321,13 +320,12 @@ class Runner:
         self._tell(SampleTaken(sample=sample, done=done, total=total, left_s=each_s * (total - done)))
 
     def _call(self, engine: Engine, call: Callable[[], T]) -> T:
-        self._acting = engine
-        try:
+        def unless_cancelled() -> T:
             if self._cancelled.is_set():
                 raise Cancelled
             return call()
-        finally:
-            self._acting = None
+
+        return self._acting.call(engine, unless_cancelled)
 
 
 def request_for(prompt: Prompt, defaults: Sampling, salt: int) -> Request:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -22,23 +21,14 @@ from workbench.engines.engine import (
     SavedState,
 )
 from workbench.lab import events
+from workbench.lab.acting import Acting
 from workbench.lab.history import History
 from workbench.lab.jobs import Jobs, Right, done, pass_on
 from workbench.lab.kit import Kit
 from workbench.lab.switch import Serving, Switch
 from workbench.lab.voice import Listener, Voice
-from workbench.store.journal import (
-    ConversationSet,
-    Journal,
-    LayoutServes,
-    SplitTried,
-    TextArrived,
-    TurnBegun,
-    TurnEnded,
-)
+from workbench.store import journal as notes
 from workbench.store.writing import save_named
-
-T = TypeVar("T")
 
 
 class Session:
@@ -48,7 +38,7 @@ class Session:
     job raises arrives in its future and, as a Problem, at the listener.
     """
 
-    def __init__(self, kit: Kit, listener: Listener, *, journal: Journal | None = None) -> None:
+    def __init__(self, kit: Kit, listener: Listener, *, journal: notes.Journal | None = None) -> None:
         self._kit = kit
         self._voice = Voice(listener, journal)
         self._serving: Serving | None = None
@@ -60,8 +50,7 @@ class Session:
         self._parked: Switch | None = None
         """Holds the state of the conversation while the session is parked."""
         self._closing = False
-        self._acting: Engine | None = None
-        """The engine whose reply or probe runs now, which a cancel goes to."""
+        self._acting = Acting()
         self._preempted = False
         self.sampling = Sampling()
         self.layout: Layout | None = None
@@ -151,10 +140,9 @@ class Session:
 
     def cancel(self) -> None:
         """Stop what runs; a reply keeps its text. Without a reply a load ends, and what served serves on."""
-        acting, switching = self._acting, self._switching
-        if acting is not None:
-            acting.cancel()
-        elif switching is not None:
+        switching = self._switching
+        goes_on = switching is None or self._jobs.running == "prompt"
+        if not (goes_on and self._acting.cancel()) and switching is not None:
             switching.cancel()
 
     def save_as(self, name: str, *, overwrite: bool = False) -> Path:
@@ -168,8 +156,7 @@ class Session:
         self._jobs.drop("probe")
         if self._switching is not None:
             self._switching.cancel()
-        if self._acting is not None:
-            self._acting.cancel()
+        self._acting.cancel()
         self._switches.shutdown(cancel_futures=True)
         self._jobs.close()
         if self._serving is not None:
@@ -310,7 +297,7 @@ class Session:
         self.layout, self.loaded = layout, loaded
         if not comes_back:
             self._history.served(layout, loaded)
-            self._voice.note(LayoutServes(layout))
+            self._voice.note(notes.LayoutServes(layout))
         self._voice.tell(events.LayoutLoaded(layout, loaded, strategy, silent_s, following.accounts))
         for sentence in self._kit.foresight.misplaced(layout, loaded):
             self._voice.tell(events.Notice(sentence))
@@ -344,7 +331,7 @@ class Session:
             raise LookupError(why)
         index = len(self.conversation.turns)
         self._voice.tell(events.TurnStarted(index, prompt))
-        self._voice.note(TurnBegun(index, prompt))
+        self._voice.note(notes.TurnBegun(index, prompt))
         try:
             turn = self._answer(self._serving, prompt, sampling, images)
             if turn.stop_reason == "died" and not turn.reply and self._serving is not None:
@@ -362,7 +349,7 @@ class Session:
             self._give_back(prompt, f"{turn.stop_reason} before the first token")
             return turn
         self.conversation = self.conversation.with_turn(turn)
-        self._voice.note(TurnEnded(index, turn))
+        self._voice.note(notes.TurnEnded(index, turn))
         self._voice.tell(events.TurnDone(index, turn))
         if turn.stop_reason == "context_full" and self.loaded is not None:
             self._voice.tell(events.ContextFull(self.loaded.n_ctx, None, None))
@@ -373,12 +360,12 @@ class Session:
         turn = Turn(prompt=prompt, images=images, reply="", stop_reason="died", split=serving.layout.label())
         request = Request(messages=self.conversation.messages(prompt, images), sampling=sampling)
         try:
-            reply = self._call(serving.engine, lambda: serving.engine.chat(request, self._hear))
-        except EngineDied as error:
-            self._lose(serving.engine, error)
-            return msgspec.structs.replace(turn, reply=error.partial)
-        except ReplyBroken as error:
-            self._complain(error)
+            reply = self._acting.call(serving.engine, lambda: serving.engine.chat(request, self._hear))
+        except (EngineDied, ReplyBroken) as error:
+            if isinstance(error, EngineDied):
+                self._lose(serving.engine, error)
+            else:
+                self._complain(error)
             return msgspec.structs.replace(turn, reply=error.partial)
         if reply.caveat:
             self._voice.tell(events.Notice(f"This reply's figures: {reply.caveat}."))
@@ -386,10 +373,10 @@ class Session:
 
     def _hear(self, text: str) -> None:
         self._voice.tell(events.TurnText(text))
-        self._voice.note(TextArrived(text))
+        self._voice.note(notes.TextArrived(text))
 
     def _give_back(self, prompt: str, why: str | None) -> None:
-        self._voice.note(ConversationSet(self.conversation))
+        self._voice.note(notes.ConversationSet(self.conversation))
         if why is not None:
             self._voice.tell(events.PromptReturned(prompt, why))
 
@@ -398,13 +385,13 @@ class Session:
 
     def _set_conversation(self, conversation: Conversation) -> None:
         self.conversation = conversation
-        self._voice.note(ConversationSet(conversation))
+        self._voice.note(notes.ConversationSet(conversation))
         self._voice.tell(events.ConversationChanged(conversation))
 
     # ── the probe ────────────────────────────────────────────────────────────────────────
     def _give_way(self) -> None:
         """A probe that runs makes room; it runs again afterwards."""
-        if self._jobs.running == "probe" and self._acting is not None:
+        if self._jobs.running == "probe":
             self._preempted = True
             self._acting.cancel()
 
@@ -414,7 +401,7 @@ class Session:
             return None
         self._preempted = False
         try:
-            probe = self._call(serving.engine, serving.engine.probe)
+            probe = self._acting.call(serving.engine, serving.engine.probe)
         except EngineDied as error:
             self._lose(serving.engine, error)
             return None
@@ -426,7 +413,7 @@ class Session:
                 self._jobs.submit(Right.PROBE, "probe", lambda: self._probe(before))
             return None
         after = self._history.probed(probe)
-        self._voice.note(SplitTried(layout=after.layout, cards=after.cards, probe=probe))
+        self._voice.note(notes.SplitTried(layout=after.layout, cards=after.cards, probe=probe))
         self._voice.tell(events.ProbeDone(after))
         if before is not None and before.layout != after.layout:
             self._voice.tell(events.Changed(before=before, after=after))
@@ -458,10 +445,3 @@ class Session:
 
     def _complain(self, error: Exception) -> None:
         self._voice.complain(error, self._serving.layout.label() if self._serving is not None else None)
-
-    def _call(self, engine: Engine, call: Callable[[], T]) -> T:
-        self._acting = engine
-        try:
-            return call()
-        finally:
-            self._acting = None

@@ -98,12 +98,12 @@ def _arm_lines(arm: ArmHeader) -> Iterator[str]:
         f"n_ubatch {context.n_ubatch}, KV {context.type_k}/{context.type_v}"
     )
     if arm.resolved is not None:
-        on = "on" if arm.resolved.flash_attn else "off"
+        on = {True: "on", False: "off", None: "unknown"}[arm.resolved.flash_attn]
         model = arm.resolved.model
-        yield (
-            f"{arm.arm}, once loaded: n_ctx {arm.resolved.n_ctx}, flash attention {on}, "
-            f"model of {model.size_bytes} bytes whose header has SHA-256 {model.header_sha256[:16]}…"
-        )
+        what = f"model of {model.size_bytes} bytes whose header has SHA-256 {model.header_sha256[:16]}…"
+        if arm.resolved.server:
+            what = f"{arm.resolved.server}, {model.path} {model.header_sha256[:16]}".rstrip()
+        yield f"{arm.arm}, once loaded: n_ctx {arm.resolved.n_ctx or 'unknown'}, flash attention {on}, {what}"
     if arm.env:
         yield f"{arm.arm}, environment: " + ", ".join(f"{name}={value}" for name, value in arm.env.items())
 

@@ -66,7 +66,7 @@ RIGHT: dict[type, dict[str, str]] = {
         "repeat": _COUNT,
     },
     Synthetic: {"prompt_tokens": _COUNT, "max_tokens": _COUNT},
-    Message: {"role": "", "content": _TEXT},
+    Message: {"role": "", "content": _TEXT, "images": "a list of image files, for example [chart.png]"},
     Sampling: {
         "max_tokens": _COUNT,
         "temperature": "a number, for example 0.8",
