@@ -1,6 +1,6 @@
-"""The two lines of a card, worked out from what the engine and the meters said."""
+"""What is shown of each card, worked out from what the engine and the meters said."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from rich.cells import cell_len
@@ -9,39 +9,54 @@ from textual.content import Content
 from workbench.app.text import one_line, sparkline
 from workbench.domain.card import Card, CardKind
 from workbench.domain.memory import CardMemory
+from workbench.domain.owners import Holder, Owner, divide
 from workbench.domain.split import apportion
 from workbench.engines.engine import Loaded
-from workbench.meters.sample import CardSample
+from workbench.meters.history import History
+from workbench.meters.sample import CardSample, HostSample, Slice
 
-KINDS = (("w", "█", "ansi_blue"), ("kv", "▓", "ansi_magenta"), ("c", "▒", "ansi_cyan"), ("o", "░", "$text-muted"))
-"""Letter, glyph and colour of weights, KV, compute and other: never told apart by colour alone."""
+KINDS = (
+    ("w", "█", "ansi_blue"),
+    ("kv", "▓", "ansi_magenta"),
+    ("c", "▒", "ansi_cyan"),
+    ("x", "░", "$text-muted"),
+    ("o", "▞", "$warning"),
+)
+"""Letter, glyph and colour of weights, KV, compute, context and others: never told apart by colour alone."""
 FREE = "·"
-LEGEND = "█ weights ▓ kv ▒ compute ░ other"
+LEGEND = "█ weights ▓ kv ▒ compute ░ context ▞ others"
+SAMPLES = 24
+"""So many readings a row keeps for its curve."""
+_GIB_FROM = 10240.0
 
 
 class CardRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of one card: sizes in MiB, percentages 0 … 100; None where nobody knows."""
+    """What is shown of one card: sizes in MiB, percentages 0 … 100; None where nobody knows.
+
+    `owners` divides what is used; `parts` cards share the GPU, of which `sample` then speaks.
+    """
 
     name: str
     kind: CardKind
     title: str = ""
     smi_index: int | None = None
     memory: CardMemory | None = None
+    sample: CardSample = CardSample(name="")
     used_mib: float | None = None
     total_mib: float | None = None
+    owners: tuple[Owner, ...] = ()
     utilisation: tuple[float | None, ...] = ()
-    power_w: float | None = None
-    temperature_c: float | None = None
-    clock_mhz: float | None = None
-    lost: bool = False
+    parts: int = 1
 
     @property
-    def by_kind(self) -> tuple[float, float, float, float]:
-        """Weights, KV, compute and what else is used; other is never negative."""
-        if self.memory is None:
-            return (0.0, 0.0, 0.0, self.used_mib or 0.0)
-        known = (self.memory.weights_mib, self.memory.kv_mib, self.memory.compute_mib)
-        return (*known, max(0.0, (self.used_mib or 0.0) - sum(known)))
+    def by_kind(self) -> tuple[float, float, float, float, float]:
+        """Weights, KV, compute, context with what is nobody's and what is reserved, other processes."""
+        sums = dict.fromkeys(("weights", "kv", "compute", "context", "process", "unknown"), 0.0)
+        for owner in self.owners:
+            sums[owner.kind] += owner.mib
+        reserved = (self.sample.reserved_mib or 0.0) if self.parts == 1 else 0.0
+        rest = sums["context"] + sums["unknown"] + reserved
+        return (sums["weights"], sums["kv"], sums["compute"], rest, sums["process"])
 
 
 def kind_of(name: str, loaded: Loaded | None) -> CardKind:
@@ -55,62 +70,95 @@ def kind_of(name: str, loaded: Loaded | None) -> CardKind:
 
 
 def card_rows(
-    loaded: Loaded | None,
-    cards: Sequence[Card],
-    samples: Mapping[str, Sequence[CardSample]],
+    loaded: Loaded | None, cards: Sequence[Card], history: History, host: HostSample | None = None
 ) -> tuple[CardRow, ...]:
     """One row a card: the loaded ones in the split's order, then the idle ones.
 
-    `samples` has the samples of each card, the newest last. Beside virtual cards the
-    machine's own are left out: they have no part in what runs.
+    Beside virtual cards the machine's own are left out: they have no part in what runs.
+    `host` tells the memory of cards that share it.
     """
     known = {card.name: card for card in cards}
     memory = {card.name: card for card in loaded.cards} if loaded else {}
     sizes = {process.name: process.size_mib for process in loaded.card_processes} if loaded else {}
     idle = [] if sizes else [card.name for card in cards if card.name not in memory and card.kind is not CardKind.CPU]
-    names = [*memory, *idle]
-    rows = []
-    for name in names:
-        card, series = known.get(name), samples.get(name, ())
-        last = series[-1] if series else CardSample(name=name)
-        held = memory.get(name)
-        total = last.total_mib or sizes.get(name) or (card.total_mib if card else None)
-        rows.append(
-            CardRow(
-                name=name,
-                kind=card.kind if card else kind_of(name, loaded),
-                title=_title(card),
-                smi_index=card.smi_index if card else None,
-                memory=held,
-                used_mib=last.used_mib if last.used_mib is not None else (held.total_mib if held else None),
-                total_mib=total,
-                utilisation=tuple(sample.utilisation for sample in series),
-                power_w=last.power_w,
-                temperature_c=last.temperature_c,
-                clock_mhz=last.sm_clock_mhz,
-                lost=last.lost,
-            )
+    names = [*memory, *idle] or (list(history.latest) if loaded else [])
+    pids = (loaded.pid,) if loaded and loaded.pid else ()
+    return tuple(
+        _row(
+            name,
+            known.get(name),
+            memory.get(name),
+            known[name].kind if name in known else kind_of(name, loaded),
+            sizes.get(name),
+            history,
+            pids if name in memory else (),
+            host,
         )
-    return tuple(rows)
+        for name in names
+    )
 
 
-def draw(rows: Sequence[CardRow], width: int) -> Content:
-    """All rows, two lines each, exactly `width` cells wide or less."""
-    label_width = max((cell_len(row.name) for row in rows), default=0)
-    label_width = max(label_width, *(cell_len(_under_name(row)) for row in rows), 0) if rows else 0
-    return Content("\n").join(_draw_row(row, width, label_width) for row in rows)
+def _row(
+    name: str,
+    card: Card | None,
+    held: CardMemory | None,
+    kind: CardKind,
+    size_mib: float | None,
+    history: History,
+    pids: tuple[int, ...],
+    host: HostSample | None,
+) -> CardRow:
+    sample = history.latest.get(name) or CardSample(name=name)
+    parts = 1 if card is None else card.parts
+    total = sample.total_mib or size_mib or (card.total_mib if card else None)
+    used = sample.used_mib
+    engine = None if held is None else held.total_mib
+    if sample.unified and host is not None:
+        total, used = host.total_mib, host.total_mib - host.available_mib
+    elif parts > 1:
+        # Of the whole GPU's memory nobody knows whose part is used; this model's is the engine's.
+        total, used = card.total_mib if card else None, engine
+    elif used is None or (kind is CardKind.VIRTUAL and engine is not None):
+        # Pages that were never touched do not count as resident, and are taken all the same.
+        used = max((size for size in (used, engine) if size is not None), default=None)
+    holders = [Holder(pid=one.pid, name=one.name, mib=one.mib) for one in sample.processes or ()]
+    return CardRow(
+        name=name,
+        kind=kind,
+        title=_title(card, sample),
+        smi_index=card.smi_index if card else None,
+        memory=held,
+        sample=sample,
+        used_mib=used,
+        total_mib=total,
+        owners=() if used is None else divide(used, held, holders if parts == 1 else (), pids),
+        utilisation=history.tail(name, "utilisation", SAMPLES),
+        parts=parts,
+    )
+
+
+def draw(rows: Sequence[CardRow], width: int, *, compact: bool = False) -> Content:
+    """All rows, two lines each or one if `compact`, at most `width` cells wide; a line more for each MIG slice."""
+    if not rows:
+        return Content("")
+    label_width = max(cell_len(row.name) for row in rows)
+    if not compact:
+        label_width = max(label_width, *(cell_len(_under_name(row)) for row in rows))
+    pieces = []
+    for row in rows:
+        pieces.append(_draw_compact(row, width, label_width) if compact else _draw_row(row, width, label_width))
+        pieces += [_draw_slice(piece, width, label_width) for piece in row.sample.slices]
+    return Content("\n").join(pieces)
 
 
 def _draw_row(row: CardRow, width: int, label_width: int) -> Content:
     label = Content.styled(row.name.ljust(label_width) + " ", "bold")
     under = Content.styled(_under_name(row).ljust(label_width) + " ", "$text-muted")
     room = width - label_width - 1
-    if row.lost:
-        lost = Content.styled(one_line("LOST: no longer answers", room), "bold $text-error")
-        return label + lost + Content("\n") + under + Content.styled("–", "$text-muted")
-    unit, per_unit = _unit(row)
-    sizes = f"{_size(row.used_mib, per_unit)}/{_size(row.total_mib, per_unit)} {unit}"
-    kinds = _kinds(row, per_unit)
+    if (state := _no_answer(row)) is not None:
+        return label + state.truncate(room, ellipsis=True) + Content("\n") + under + Content.styled("–", "$text-muted")
+    sizes = _sizes(row)
+    kinds = _kinds(row)
     one_row = room - len(sizes) - kinds.cell_length - 4 >= 8
     bar_width = max(4, room - len(sizes) - 1 - (kinds.cell_length + 2 if one_row else 0))
     first = label + _bar(row, bar_width) + Content(f" {sizes}")
@@ -119,22 +167,61 @@ def _draw_row(row: CardRow, width: int, label_width: int) -> Content:
     return first + Content("\n") + under + _second(row, room, None if one_row else kinds)
 
 
+def _draw_compact(row: CardRow, width: int, label_width: int) -> Content:
+    label = Content.styled(row.name.ljust(label_width) + " ", "bold")
+    room = width - label_width - 1
+    if (state := _no_answer(row)) is not None:
+        return label + state.truncate(room, ellipsis=True)
+    figures = [f"{_sizes(row):>14}", f"{_percent(row):>4}"]
+    if not _is_process(row):
+        figures += [f"{_watts(row):>5}", f"{_degrees(row):>3}"]
+    while len(figures) > 1 and room - len(" ".join(figures)) < 9:
+        figures.pop()
+    tail = Content(" ").join([Content(""), *_alarm(row)[:1], Content(" ".join(figures))])
+    if room - tail.cell_length < 4:
+        tail = Content(" " + " ".join(figures))
+    return label + _bar(row, max(4, room - tail.cell_length)) + tail
+
+
+def _draw_slice(piece: Slice, width: int, label_width: int) -> Content:
+    """A MIG instance: it reports memory and nothing else."""
+    label = Content.styled(f"└{piece.index}".rjust(label_width) + " ", "$text-muted")
+    unit, per_unit = _unit(piece.total_mib)
+    sizes = f" {_size(piece.used_mib, per_unit)}/{_size(piece.total_mib, per_unit)} {unit}"
+    profile = (piece.name or "MIG").rpartition(" ")[2]
+    name = one_line(f"  {profile}  use –", max(0, width - label_width - 12 - len(sizes)))
+    bar_width = max(4, width - label_width - 1 - len(sizes) - cell_len(name))
+    if not piece.total_mib or piece.used_mib is None:
+        bar = Content.styled("–".ljust(bar_width), "$text-muted")
+    else:
+        full, free = apportion(bar_width, (piece.used_mib, max(0.0, piece.total_mib - piece.used_mib)))
+        bar = Content.styled("░" * full, "$text-muted") + Content.styled(FREE * free, "$text-muted")
+    return label + bar + Content(sizes) + Content.styled(name, "$text-muted")
+
+
+def _no_answer(row: CardRow) -> Content | None:
+    """What stands instead of figures for a card that has none to give."""
+    if row.sample.lost:
+        return Content.styled("LOST: no longer answers", "bold $text-error")
+    if row.sample.asleep:
+        return Content.styled("asleep: powered down, and left so", "$text-muted")
+    return None
+
+
 def _second(row: CardRow, room: int, kinds: Content | None) -> Content:
-    """Utilisation, power, temperature and clock, as far as there is room; unknown ones are `–`."""
-    last = row.utilisation[-1] if row.utilisation else None
-    percent = f"{'–' if last is None else f'{last:.0f}%':>4}"
-    pieces = [Content("–" if row.power_w is None else f"{row.power_w:.0f} W")]
-    pieces.append(Content("–" if row.temperature_c is None else f"{row.temperature_c:.0f}°"))
-    pieces.append(Content("–" if row.clock_mhz is None else f"{row.clock_mhz:.0f} MHz"))
-    if row.kind in (CardKind.VIRTUAL, CardKind.CPU):
-        pieces = []
-    if kinds is not None:
-        pieces.insert(0, kinds)
+    """What the card does, the most telling first, as far as there is room; unknown ones are `–`."""
+    percent = f"{_percent(row):>4}"
+    pieces = [] if kinds is None else [kinds]
+    pieces += _alarm(row)
+    if not _is_process(row):
+        pieces += [Content(_watts(row)), Content(_degrees(row)), Content(_clock(row)), *_flows(row.sample)]
+    what = "cpu " if _is_process(row) else "gpu "
+    if row.parts > 1:
+        what = "whole gpu "
     rest = Content("  ").join(pieces)
-    while len(pieces) > 1 and rest.cell_length + len(percent) + 2 > room:
+    while len(pieces) > 1 and len(what) + len(percent) + 2 + rest.cell_length > room:
         pieces.pop()
         rest = Content("  ").join(pieces)
-    what = "cpu " if row.kind in (CardKind.VIRTUAL, CardKind.CPU) else "gpu "
     spark = min(12, room - len(what) - len(percent) - 2 - rest.cell_length)
     line = Content(what) if spark >= 0 else Content("")
     if spark > 2:
@@ -142,11 +229,39 @@ def _second(row: CardRow, room: int, kinds: Content | None) -> Content:
     line = line + Content(percent + "  ") + rest
     if row.title and room - line.cell_length - 2 >= cell_len(row.title):
         line = line + Content("  ") + Content.styled(row.title, "$text-muted")
-    return line
+    return line.truncate(room, ellipsis=True)
+
+
+def _alarm(row: CardRow) -> list[Content]:
+    """What nobody must overlook: why the clock is down, errors of the memory."""
+    sample, found = row.sample, []
+    if sample.throttle:
+        found.append(Content.styled(f"▼{sample.throttle[0]}", "$text-warning"))
+    if sample.ecc_errors and sample.ecc_errors[1]:
+        found.append(Content.styled(f"ecc {sample.ecc_errors[1]}!", "bold $text-error"))
+    return found
+
+
+def _flows(sample: CardSample) -> list[Content]:
+    found = []
+    if sample.dram_percent is not None:
+        found.append(Content(f"dram {sample.dram_percent:.0f}%"))
+    if sample.nvlink is not None:
+        found.append(Content(f"nvl {_flow(sample.nvlink.sent_mib_s, sample.nvlink.received_mib_s)}"))
+    if sample.pcie.sent_mib_s is not None:
+        found.append(Content(f"pcie {_flow(sample.pcie.sent_mib_s, sample.pcie.received_mib_s)}"))
+    return found
+
+
+def _flow(sent: float | None, received: float | None) -> str:
+    if sent is None or received is None:
+        return "–"
+    both = sent + received
+    return f"{both / 1024:.1f} GiB/s" if both >= 1000 else f"{both:.0f} MiB/s"
 
 
 def _bar(row: CardRow, width: int) -> Content:
-    if not row.total_mib:
+    if not row.total_mib or row.used_mib is None:
         return Content.styled("–".ljust(width), "$text-muted")
     sizes = row.by_kind
     cells = apportion(width, (*sizes, max(0.0, row.total_mib - sum(sizes))))
@@ -156,18 +271,50 @@ def _bar(row: CardRow, width: int) -> Content:
     return out + Content.styled(FREE * cells[-1], "$text-muted")
 
 
-def _kinds(row: CardRow, per_unit: float) -> Content:
+def _kinds(row: CardRow) -> Content:
+    sizes, (_, per_unit) = row.by_kind, _unit(row.total_mib or row.used_mib)
     if row.memory is None:
-        return Content.styled("w –  kv –  c –", "$text-muted")
-    pieces = [
-        Content.styled(letter, f"bold {colour}") + Content(f" {_size(size, per_unit)}")
-        for (letter, _, colour), size in zip(KINDS[:3], row.by_kind[:3], strict=True)
-    ]
+        pieces = [Content.styled("w –  kv –  c –", "$text-muted")]
+    else:
+        pieces = [_kind(place, sizes[place], per_unit) for place in range(3)]
+    if sizes[4] > 0:
+        pieces.append(_kind(4, sizes[4], per_unit))
     return Content("  ").join(pieces)
 
 
-def _unit(row: CardRow) -> tuple[str, float]:
-    return ("GiB", 1024.0) if (row.total_mib or row.used_mib or 0) >= 10240 else ("MiB", 1.0)
+def _kind(place: int, mib: float, per_unit: float) -> Content:
+    letter, _, colour = KINDS[place]
+    return Content.styled(letter, f"bold {colour}") + Content(f" {_size(mib, per_unit)}")
+
+
+def _is_process(row: CardRow) -> bool:
+    return row.kind in (CardKind.VIRTUAL, CardKind.CPU)
+
+
+def _percent(row: CardRow) -> str:
+    last = row.sample.utilisation
+    return "–" if last is None else f"{last:.0f}%"
+
+
+def _watts(row: CardRow) -> str:
+    return "–" if row.sample.power_w is None else f"{row.sample.power_w:.0f} W"
+
+
+def _degrees(row: CardRow) -> str:
+    return "–" if row.sample.temperature_c is None else f"{row.sample.temperature_c:.0f}°"
+
+
+def _clock(row: CardRow) -> str:
+    return "–" if row.sample.sm_clock_mhz is None else f"{row.sample.sm_clock_mhz:.0f} MHz"
+
+
+def _sizes(row: CardRow) -> str:
+    unit, per_unit = _unit(row.total_mib or row.used_mib)
+    return f"{_size(row.used_mib, per_unit)}/{_size(row.total_mib, per_unit)} {unit}"
+
+
+def _unit(mib: float | None) -> tuple[str, float]:
+    return ("GiB", 1024.0) if (mib or 0.0) >= _GIB_FROM else ("MiB", 1.0)
 
 
 def _size(mib: float | None, per_unit: float) -> str:
@@ -183,5 +330,10 @@ def _under_name(row: CardRow) -> str:
     return {CardKind.VIRTUAL: "virt", CardKind.RPC: "rpc", CardKind.CPU: "cpu"}.get(row.kind, "–")
 
 
-def _title(card: Card | None) -> str:
-    return one_line(card.description.removeprefix("NVIDIA "), 24) if card else ""
+def _title(card: Card | None, sample: CardSample) -> str:
+    if card is None:
+        return ""
+    title = one_line(card.description.removeprefix("NVIDIA "), 24)
+    if card.parts > 1:
+        title = f"1/{card.parts} of {title}"
+    return f"{title}, host's memory" if sample.unified else title

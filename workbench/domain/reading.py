@@ -23,7 +23,8 @@ class CardScene(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool = False
     ours: bool = True
     """Whether a part of the model lies there."""
-    utilisation: float | None = None
+    steadily: float | None = None
+    """How busy it was at the least over the last seconds."""
     dram_percent: float | None = None
     throttle: tuple[str, ...] = ()
     sm_clock_mhz: float | None = None
@@ -34,13 +35,13 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the sentence is made from.
 
     `host_layers` are the first and the last layer that stayed on the CPU. `duty` is the last
-    reply's. `answering` says that one is being written.
+    reply's. `working` says that a reply is being written, or something else of ours runs.
     """
 
     cards: Sequence[CardScene]
     duty: Duty | None = None
     host_layers: tuple[int, int] | None = None
-    answering: bool = False
+    working: bool = False
 
 
 def read(scene: Scene) -> str:
@@ -75,11 +76,11 @@ def _host(scene: Scene) -> str:
 
 
 def _strangers(scene: Scene) -> str:
-    if scene.answering:
+    if scene.working:
         return ""
-    busy = [card for card in scene.cards if card.ours and (card.utilisation or 0) >= _FULL]
+    busy = [card for card in scene.cards if card.ours and (card.steadily or 0) >= _FULL]
     if busy and scene.duty is not None:
-        return f"{busy[0].name} is busy although no reply is being written: something else uses it"
+        return f"{busy[0].name} is busy although nothing runs here: something else uses it"
     return ""
 
 
@@ -100,7 +101,7 @@ def _balance(scene: Scene) -> str:
 def _single(scene: Scene, working: Sequence[CardDuty]) -> str:
     name = working[0].name if working else "one card"
     dram = next((card.dram_percent for card in scene.cards if card.name == name), None)
-    if scene.answering and dram is not None and dram >= _BANDWIDTH:
+    if scene.working and dram is not None and dram >= _BANDWIDTH:
         return f"{name} does all the work and is bound by its memory's bandwidth ({dram:.0f} %)"
     return f"{name} does all the work"
 
