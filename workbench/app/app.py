@@ -92,6 +92,7 @@ class WorkbenchApp(Actions):
     def _begin(self) -> None:
         self.outside.when_ready()
         self._meters = self.outside.start_meters(self._take_snapshot, self._take_duty)
+        self.main.cards.wire(self._meters, self.outside)
         self.drafts = self.outside.start_forecasts(self._take_forecast)
         self._find_cards()
         if self._conversation is not None and self._conversation.turns:
@@ -176,6 +177,7 @@ class WorkbenchApp(Actions):
     def _metered(self, event: Metered) -> None:
         if self._over:
             return
+        self.main.cards.working = self.main.chat.answering or self.hearing.job is not None
         self.main.cards.show_snapshot(event.snapshot)
         self.main.split.free_mib = self.main.cards.free_mib
         self.hearing.metered(event.snapshot)
