@@ -13,24 +13,51 @@ from textual.pilot import Pilot
 from workbench.app.app import WorkbenchApp
 from workbench.app.outside import DEMO_HINT, Outside
 from workbench.domain.card import Card, CardKind
+from workbench.domain.forecast import CardAccount, KindAccount
 from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
 from workbench.engines.engine import Engine, Loaded
 from workbench.engines.scripted import Script
 from workbench.lab.foresight import Blind
 from workbench.lab.kit import OnDeath
+from workbench.lab.rooms import Running
 from workbench.lab.session import Session
 from workbench.meters.sample import CardSample, HostSample, Snapshot
 
 LAYOUT = Layout(name="even", model="scripted.gguf", split=Split(tensor_split=(1, 1)), context=Context(n_ctx=4096))
 
 
+class Suggesting(Blind):
+    """Suggests the same whatever did not fit, and forecasts each load a little wrong."""
+
+    def __init__(self, layout: Layout, sentence: str = "fits, 57 MiB to spare on card 1") -> None:
+        self._found = layout, sentence
+
+    def nearest(self, layout: Layout, running: Running | None) -> tuple[Layout, str]:
+        return self._found
+
+    def after_load(self, layout: Layout, loaded: Loaded | None) -> tuple[CardAccount, ...]:
+        return tuple(
+            CardAccount(
+                name=card.name,
+                kinds=(
+                    KindAccount("weights", card.weights_mib, card.weights_mib),
+                    KindAccount("kv", card.kv_mib, card.kv_mib),
+                    KindAccount("compute", card.compute_mib + 1.5, card.compute_mib),
+                ),
+                other_forecast_mib=598.0,
+                other_mib=610.0 if number == 0 else None,
+                foreign_mib=345.0 if number == 0 else None,
+            )
+            for number, card in enumerate(loaded.cards if loaded else ())
+        )
+
+
 class ScriptKit:
     """Opens scripted engines."""
 
-    foresight = Blind()
-
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, foresight: Blind | None = None) -> None:
+        self.foresight = foresight or Blind()
         self._script = script
         self.beside = False
         self._folder = Path(tempfile.mkdtemp(prefix="workbench-stage-"))
@@ -122,10 +149,15 @@ async def ask(pilot: Pilot[None], app: WorkbenchApp, prompt: str) -> None:
     await until(pilot, lambda: len(app.session.conversation.turns) > turns and not app.main.chat.answering)
 
 
-def make_app(script: Script, outside: Outside | None = None, *, first: Layout | None = LAYOUT) -> WorkbenchApp:
-    return WorkbenchApp(
-        lambda listener: Session(ScriptKit(script), listener), outside or Outside(hint=DEMO_HINT), first=first
-    )
+def make_app(
+    script: Script,
+    outside: Outside | None = None,
+    *,
+    first: Layout | None = LAYOUT,
+    kit: ScriptKit | None = None,
+) -> WorkbenchApp:
+    kit = kit or ScriptKit(script)
+    return WorkbenchApp(lambda listener: Session(kit, listener), outside or Outside(hint=DEMO_HINT), first=first)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from tests.app.stage import make_app, running
 from workbench.app.app import WorkbenchApp
 from workbench.app.keymap import KEYS, Key, Where, footer_keys, help_lines, shown
 from workbench.app.panes.cards import CardsPane
+from workbench.app.panes.change import ChangePane
 from workbench.app.panes.chat import ChatLog
 from workbench.app.panes.prompt import Prompt
 from workbench.app.panes.split import SplitPane
@@ -17,6 +18,7 @@ from workbench.engines.scripted import Script
 
 OWNERS: dict[Where, type] = {
     "anywhere": MainScreen, "prompt": Prompt, "chat": ChatLog, "cards": CardsPane, "split": SplitPane,
+    "change": ChangePane,
 }  # fmt: skip
 
 
@@ -49,13 +51,15 @@ async def test_tab_goes_through_all_panes_and_back(size: tuple[int, int]) -> Non
     app = make_app(Script(tok_s=0))
     async with running(app, size) as pilot:
         seen = []
-        for _ in range(5):
+        for _ in range(6):
             seen.append(app.main.where)
             assert app.main.focused is not None
             assert app.main.focused.region.area > 0
             await pilot.press("tab")
-        assert seen == ["prompt", "chat", "cards", "split", "prompt"]
-        for keys, there in ((["f6"], "split"), (["f6"], "prompt"), (["f6", "escape"], "prompt")):
+        assert seen == ["prompt", "chat", "cards", "split", "change", "prompt"]
+        for keys, there in ((["f6"], "split"), (["f6"], "prompt"), (["f6", "escape"], "prompt"), (["ctrl+l"], "change"),
+                            (["ctrl+l"], "prompt"), (["ctrl+l", "f6"], "split"), (["shift+tab"], "cards"),
+                            (["ctrl+l", "shift+tab"], "split"), (["escape"], "prompt")):
             await pilot.press(*keys)
             assert app.main.where == there
 

@@ -50,7 +50,8 @@ async def settled(pilot: Pilot[None], *, talked: bool = True) -> WorkbenchApp:
         await until(pilot, lambda: [view.turn for view in app.main.chat.log_view.turns] == [turn])
     assert app.session.layout is not None
     assert app.session.loaded is not None
-    app.main.change.took_over(LayoutLoaded(app.session.layout, app.session.loaded, "beside", 0.09))
+    loaded = LayoutLoaded(app.session.layout, app.session.loaded, "beside", 0.09)
+    app.main.change.took_over(loaded, app.session.history)
     await pilot.pause()
     return app
 

@@ -92,6 +92,7 @@ class Hearing:
                 main.status.progress(0.0, self._loading)
             case events.LoadEnded():
                 self._loading = ""
+                main.split.applied = None
                 main.status.progress(None)
             case events.LoadMoved(fraction, stage):
                 main.status.progress(fraction, f"{self._loading}: {stage}")

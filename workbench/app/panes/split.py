@@ -39,6 +39,8 @@ class SplitPane(Vertical, can_focus=True):
         super().__init__(id="split", classes="pane")
         self.border_title = "Split"
         self.current: Draft | None = None
+        self.applied: Draft | None = None
+        """The draft that is being loaded."""
         self.layout_now: Layout | None = None
         self.names: tuple[str, ...] = ()
         self.reasons: dict[SplitMode, str] = {}
@@ -61,7 +63,7 @@ class SplitPane(Vertical, can_focus=True):
         self.current = draft_of(layout.split, loaded.model.n_layer, len(self.names), landed)
         self.reasons = drafts.mode_reasons(kinds, loaded.model.arch, layout.context.flash_attn)
         self.chosen = min(self.chosen, len(self.names))
-        self.typed, self.forecast = None, ""
+        self.typed, self.forecast, self.applied = None, "", None
         self.draft = self.current
         self._draw()
 
@@ -180,13 +182,14 @@ class SplitPane(Vertical, can_focus=True):
         elif not self.changed:
             self.post_message(NoticeShown("this split runs already; ← → move layers"))
         else:
+            self.applied = self.draft
             self.post_message(SplitApplied(drafts.to_split(self.draft, self.layout_now.split)))
 
     async def action_revert(self) -> None:
         """Stop typing; else drop the draft; else what Esc does elsewhere."""
         if self.typed is not None:
             self.typed = None
-        elif self.changed:
+        elif self.changed and self.draft != self.applied:
             self.draft = self.current
         else:
             await self.run_action("app.escape")
