@@ -135,6 +135,23 @@ async def test_escape_stops_the_reply_and_then_the_load_beside_it() -> None:
         assert app.session.layout == LAYOUT
 
 
+async def test_escape_stops_a_load_beside_and_not_the_probe_that_runs_meanwhile() -> None:
+    script = Script(tok_s=0)
+    kit = ScriptKit(script)
+    kit.beside = True
+    app = make_app(script, kit=kit)
+    async with running(app) as pilot:
+        script.load_s = script.probe_s = 30.0
+        app.session.probe()
+        await until(pilot, lambda: app.hearing.job == "probe")
+        await pilot.press("f6", "left", "enter")
+        await until(pilot, lambda: "weights on" in status(app) and app.hearing.job == "probe")
+        await pilot.press("escape")
+        await until(pilot, lambda: "%" not in status(app))
+        assert app.session.layout == LAYOUT
+        assert app.hearing.job == "probe"
+
+
 async def test_escape_in_the_editor_reverts_first_and_stops_then() -> None:
     script = Script(tok_s=0)
     app = make_app(script)

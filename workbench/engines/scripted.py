@@ -70,6 +70,7 @@ class Script:
     reply: str = PROSE_AND_CODE
     tok_s: float = 400.0
     load_s: float = 0.0
+    probe_s: float = 0.0
     model: ModelInfo = MODEL
     cards: tuple[str, ...] = ("CUDA0", "CUDA1")
     kv_mib: float = 90.0
@@ -150,7 +151,10 @@ class ScriptedEngine:
         return Reply(text="".join(sent), stop_reason=stop, timing=timing)
 
     def probe(self) -> Probe | None:
-        """The script's rate, at once."""
+        """The script's rate, after `probe_s`."""
+        self._cancelled.clear()
+        if self._cancelled.wait(self._script.probe_s):
+            return None
         return Probe(depth=128, tokens=32, prefill_tok_s=1000.0, decode_tok_s=self._script.tok_s)
 
     def save_state(self, path: Path) -> SavedState:
