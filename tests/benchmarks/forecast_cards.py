@@ -2,7 +2,7 @@
 
 `--cards CUDA0,CUDA1 [--env NAME=VALUE]`. Each draft is forecast, loaded and compared by card: in
 layer mode by kind against the engine's own figures, in tensor mode in all against what NVML
-says the load took of each card. Prints one JSON object.
+says the load took of each card. Prints one JSON object a draft.
 """
 
 import argparse
@@ -67,7 +67,6 @@ def main() -> None:
     env: dict[str, str | None] = dict(pair.split("=", 1) for pair in arguments.env)
     cards = tuple(arguments.cards.split(","))
     pynvml.nvmlInit()
-    rows: dict[str, Any] = {}
     with TemporaryDirectory() as home:
         os.environ[HOME_VARIABLE] = home
         kit = RealKit(spare=False)
@@ -92,9 +91,9 @@ def main() -> None:
                 kit.foresight.after_load(layout, loaded)
             finally:
                 engine.close()
-            rows[f"{layout.split.label()} {context}"] = row(forecast, loaded, taken, seconds)
+            draft = {"model": arguments.model, "draft": f"{layout.split.label()} {context}"}
+            print(json.dumps({**draft, **row(forecast, loaded, taken, seconds)}), flush=True)
         kit.close()
-    print(json.dumps({"model": arguments.model, "drafts": rows}, indent=1))
 
 
 if __name__ == "__main__":
