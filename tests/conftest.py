@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.fixtures import llama_cpp, ollama, ollama_process, openai, openai_process, secure  # noqa: F401
 from tools.setup_venv import capabilities, has_nvidia_driver
 
 
