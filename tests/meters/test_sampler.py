@@ -11,9 +11,10 @@ import pytest
 from tests.meters.conftest import Plug
 from tests.meters.fake_nvml import FakeGpu, FakeNvmlLib
 from tests.waiting import wait_until
+from workbench.meters import sampler as sampler_module
 from workbench.meters.board import Watched, WatchedGpu, WatchedName, WatchedProcess, Watching
 from workbench.meters.sample import CardSample, Snapshot
-from workbench.meters.sampler import Sampler
+from workbench.meters.sampler import Pace, Sampler
 
 HOLD_40_MIB = "import sys; held = bytearray(b'x') * (40 << 20); print(flush=True); sys.stdin.read()"
 
@@ -123,4 +124,64 @@ def test_after_close_nothing_is_heard(heard: Heard) -> None:
     sampler.close()
     count = len(heard.snapshots)
     sampler.watch(these())
+    assert len(heard.snapshots) == count
+
+
+def test_a_mark_is_in_the_next_snapshot_and_reads_the_energy(
+    heard: Heard, sampler: Sampler, plug: Plug
+) -> None:
+    gpu = FakeGpu("00000000:41:00.0", energy_mj=1_000)
+    plug(FakeNvmlLib(gpu))
+    sampler.watch(these(WatchedGpu(name="CUDA0", pci_bus_id="0000:41:00.0")))
+    wait_until(lambda: (card := heard.card("CUDA0")) and card.energy_j == 1)
+    gpu.energy_mj = 5_000
+    mark = sampler.mark()
+    wait_until(lambda: heard.snapshots[-1].mark == mark)
+    first = next(snapshot for snapshot in heard.snapshots if snapshot.mark == mark)
+    assert first.cards[0].energy_j == 5
+
+
+def test_off_means_off_until_something_is_marked(heard: Heard) -> None:
+    sampler = Sampler(heard, interval_s=0.005)
+    sampler.pace = Pace.OFF
+    sampler.start()
+    sampler.watch(these())
+    mark = sampler.mark()
+    wait_until(lambda: heard.snapshots)
+    assert [snapshot.mark for snapshot in heard.snapshots] == [mark]
+    sampler.pace = Pace.FULL
+    wait_until(lambda: len(heard.snapshots) > 2)
+    sampler.close()
+
+
+def test_a_call_that_hangs_is_named_and_does_not_hold_up_the_end(
+    heard: Heard, plug: Plug, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler_module, "HANGS_S", 0.01)
+    lib, go_on = FakeNvmlLib(FakeGpu("00000000:41:00.0")), threading.Event()
+
+    def wait(name: str) -> None:
+        if name == "nvmlDeviceGetPowerUsage":
+            go_on.wait(20)
+
+    lib.before = wait
+    plug(lib)
+    sampler = Sampler(heard, interval_s=0.01)
+    sampler.watch(these(WatchedGpu(name="CUDA0", pci_bus_id="0000:41:00.0")))
+    sampler.start()
+    try:
+        wait_until(sampler.hanging)
+        hanging = sampler.hanging()
+        assert hanging is not None
+        assert (hanging.pci_bus_id, hanging.metric) == ("0000:41:00.0", "power")
+        assert heard.snapshots == []
+        go_on.set()
+        wait_until(lambda: heard.card("CUDA0"))
+        assert sampler.hanging() is None
+        go_on.clear()
+        wait_until(sampler.hanging)
+        sampler.close()
+        count = len(heard.snapshots)
+    finally:
+        go_on.set()
     assert len(heard.snapshots) == count

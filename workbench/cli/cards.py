@@ -1,6 +1,10 @@
 """`workbench cards`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from datetime import datetime
+from queue import Queue
+from typing import Any
 
 import click
 import msgspec
@@ -8,7 +12,11 @@ import msgspec
 from workbench.cli.failures import say
 from workbench.cli.text import UNKNOWN, table
 from workbench.domain.card import Card, format_mib
-from workbench.lab.cards import inventory
+from workbench.domain.owners import Holder, divide
+from workbench.domain.topology import Topology
+from workbench.lab.cards import find_topology, inventory, watching
+from workbench.meters.sample import CardSample, Snapshot
+from workbench.meters.sampler import Sampler
 
 
 def print_cards(*, as_json: bool) -> None:
@@ -35,3 +43,101 @@ def cards_table(cards: Sequence[Card]) -> str:
         cells = (card.name, smi, card.description, card.pci_bus_id, total, free, card.uuid)
         rows.append(tuple(cell or UNKNOWN for cell in cells))
     return table(rows)
+
+
+def watch_cards(seconds: float, *, as_json: bool) -> None:
+    """Print a sample every so many seconds, until Ctrl-C; what is amiss goes to stderr."""
+    found = inventory()
+    if found.advice:
+        say(found.advice)
+    samples: Queue[Snapshot] = Queue()
+    with closing(Sampler(samples.put, interval_s=seconds, energy=True)) as sampler:
+        sampler.watch(watching(found.cards))
+        sampler.start()
+        for text in told(endless(samples), found.cards, as_json=as_json):
+            click.echo(text)
+
+
+def endless(samples: Queue[Snapshot]) -> Iterator[Snapshot]:
+    """Each sample when it comes."""
+    while True:
+        yield samples.get()
+
+
+def told(samples: Iterable[Snapshot], cards: Sequence[Card], *, as_json: bool) -> Iterator[str]:
+    """Each sample as one JSON object on a line, or as a small table."""
+    known = {card.name: card for card in cards}
+    for snapshot in samples:
+        at = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        if as_json:
+            rows = [sample_object(sample, known.get(sample.name)) for sample in snapshot.cards]
+            whole = {"at": at, "cards": rows, "host": snapshot.host, "missing": snapshot.missing}
+            yield msgspec.json.encode(whole).decode()
+        else:
+            yield sample_table(at, snapshot)
+
+
+def sample_object(sample: CardSample, card: Card | None) -> dict[str, Any]:
+    """All figures of a card under the names of `CardSample`; its `owners` add up to `used_mib`."""
+    figures: dict[str, Any] = msgspec.to_builtins(sample)
+    holders = [Holder(pid=one.pid, name=one.name, mib=one.mib) for one in sample.processes or ()]
+    owners = None if sample.used_mib is None else divide(sample.used_mib, None, holders)
+    for ours in ("processes", "ours_mib", "energy_at"):
+        del figures[ours]
+    identity = {} if card is None else {"smi_index": card.smi_index, "uuid": card.uuid, "parts": card.parts}
+    return {"name": figures.pop("name"), **identity, **figures, "free_mib": sample.free_mib, "owners": owners}
+
+
+def sample_table(at: str, snapshot: Snapshot) -> str:
+    """One line a card below the time."""
+    rows: list[tuple[str, ...]] = [(at, "used", "total", "use", "power", "clock", "heat", "why slower")]
+    for sample in snapshot.cards:
+        state = "lost" if sample.lost else "asleep" if sample.asleep else ", ".join(sample.throttle or ())
+        rows.append(
+            (
+                sample.name,
+                *(UNKNOWN if size is None else format_mib(size) for size in (sample.used_mib, sample.total_mib)),
+                _figure(sample.utilisation, "%"),
+                _figure(sample.power_w, " W"),
+                _figure(sample.sm_clock_mhz, " MHz"),
+                _figure(sample.temperature_c, " °C"),
+                state,
+            )
+        )
+    host = snapshot.host
+    used = format_mib(host.total_mib - host.available_mib)
+    rows.append(("host", used, format_mib(host.total_mib), _figure(host.cpu_percent, "%"), "", "", "", ""))
+    return table(rows)
+
+
+def print_topology(*, as_json: bool) -> None:
+    """Print how all pairs of cards are joined; what is amiss goes to stderr."""
+    found = inventory()
+    topology = find_topology(found.cards)
+    click.echo(topology_json(topology) if as_json else topology_table(topology))
+    if found.advice:
+        say(found.advice)
+
+
+def topology_json(topology: Topology) -> str:
+    """An array of pairs: how they are joined, whether peer to peer is allowed, and why not."""
+    pairs = [
+        {"first": name, "second": topology.names[column], **msgspec.to_builtins(cell)}
+        for row, name in enumerate(topology.names)
+        for column, cell in enumerate(topology.cells[row])
+        if cell is not None and column > row
+    ]
+    return msgspec.json.format(msgspec.json.encode(pairs), indent=2).decode()
+
+
+def topology_table(topology: Topology) -> str:
+    """The matrix, what its words mean, and why pairs are refused."""
+    rows: list[tuple[str, ...]] = [("", *topology.names)]
+    for name, cells in zip(topology.names, topology.cells, strict=True):
+        rows.append((name, *("·" if cell is None else cell.text() for cell in cells)))
+    lines = [table(rows), *(f"{joint}: {meaning}" for joint, meaning in topology.legend())]
+    return "\n".join([*lines, *(f"✗ {refusal}" for refusal in topology.refusals())])
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return UNKNOWN if value is None else f"{value:.0f}{unit}"

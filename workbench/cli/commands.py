@@ -136,15 +136,25 @@ def forecast(
 
 
 @commands.command()
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
-def cards(as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one object a sample.")
+@click.option("--watch", metavar="SECONDS", type=click.FloatRange(min=0.1), help="Read the meters again and again.")
+@click.option("--topology", is_flag=True, help="Tell how the cards are joined.")
+def cards(as_json: bool, watch: float | None, topology: bool) -> None:
     """List the cards of this machine.
 
-    Each has llama.cpp's name, nvidia-smi's number, its PCI bus id and its UUID.
+    Each has llama.cpp's name, nvidia-smi's number, its PCI bus id and its UUID. --watch tells
+    until Ctrl-C what they do and whose memory it is; a figure that nobody knows is null, or –.
     """
-    from workbench.cli.cards import print_cards
+    from workbench.cli.cards import print_cards, print_topology, watch_cards
 
-    print_cards(as_json=as_json)
+    if watch is not None and topology:
+        raise click.UsageError("--watch and --topology do not go together; the topology does not change")
+    if topology:
+        print_topology(as_json=as_json)
+    elif watch is not None:
+        watch_cards(watch, as_json=as_json)
+    else:
+        print_cards(as_json=as_json)
 
 
 @commands.command()

@@ -134,7 +134,11 @@ def _together(working: Sequence[CardDuty]) -> str:
 
 def _furthest(working: Sequence[CardDuty]) -> CardDuty | None:
     """The card whose work is furthest above or below its layers, if far enough to say so."""
-    off = max(working, key=lambda card: abs((card.share or 0) - (card.ideal or 0)) if card.share is not None else 0.0)
+
+    def surplus(card: CardDuty) -> float:
+        return 0.0 if card.share is None or card.ideal is None else card.share - card.ideal
+
+    off = max(working, key=lambda card: (round(abs(surplus(card)), 3), surplus(card)))
     if off.share is None or off.ideal is None or abs(off.share - off.ideal) <= _OFF_IDEAL:
         return None
     return off

@@ -28,7 +28,8 @@ class Pace(StrEnum):
 class Sampler:
     """Calls `listener` from its own thread with each snapshot, until closed.
 
-    A listener that raises is logged and called again next time.
+    A listener that raises is logged and called again next time. With `energy` the energy
+    counters are read each time, not only when they are marked or due.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class Sampler:
         listener: Callable[[Snapshot], None],
         *,
         interval_s: float = 0.5,
+        energy: bool = False,
         board: Board | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listener = listener
         self._interval_s = interval_s
+        self._energy = energy
         self._clock = clock
         self._board = board or Board(clock)
         self._watching = Watching()
@@ -91,13 +94,13 @@ class Sampler:
     def _run(self) -> None:
         served = 0
         while not self._closed.is_set():
+            self._wake.clear()
             if self._pace is Pace.OFF and self._mark == served:
                 self._board.rest()
                 self._wake.wait()
-                self._wake.clear()
                 continue
             mark, hidden = self._mark, self._pace is Pace.HIDDEN
-            snapshot = self._board.read(self._watching, mark=mark, energy=mark != served, rarely=hidden)
+            snapshot = self._board.read(self._watching, mark=mark, energy=self._energy or mark != served, rarely=hidden)
             served = mark
             if self._closed.is_set():
                 break
@@ -106,5 +109,4 @@ class Sampler:
             except Exception:
                 _log.exception("the listener of the meters failed")
             self._wake.wait(self._interval_s * (SLOWER if hidden else 1))
-            self._wake.clear()
         self._board.close()
