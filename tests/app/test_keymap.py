@@ -13,12 +13,15 @@ from workbench.app.panes.change import ChangePane
 from workbench.app.panes.chat import ChatLog
 from workbench.app.panes.prompt import Prompt
 from workbench.app.panes.split import SplitPane
+from workbench.app.screens.ab_run import ABScreen
+from workbench.app.screens.ab_setup import SetupScreen
 from workbench.app.screens.main import MainScreen
+from workbench.app.screens.runs import RunsScreen
 from workbench.engines.scripted import Script
 
 OWNERS: dict[Where, type] = {
     "anywhere": MainScreen, "prompt": Prompt, "chat": ChatLog, "cards": CardsPane, "split": SplitPane,
-    "change": ChangePane,
+    "change": ChangePane, "setup": SetupScreen, "result": ABScreen, "runs": RunsScreen,
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from textual.app import App
@@ -22,6 +23,9 @@ from workbench.engines.engine import ModelInfo
 from workbench.lab.rooms import Running
 from workbench.lab.session import Session
 from workbench.store.writing import save_named
+
+if TYPE_CHECKING:
+    from workbench.app.ab_desk import Desk
 
 
 class Actions(App[None]):
@@ -115,6 +119,20 @@ class Actions(App[None]):
 
         self.push_screen(SaveAsScreen(layout.name, partial(save_named, layout)), saved)
 
+    # ── A/B ───────────────────────────────────────────────────────────────────────────────
+    def action_compare(self) -> None:
+        """Measure two layouts against each other."""
+        self._desk().compare()
+
+    def action_runs(self) -> None:
+        """Past runs."""
+        self._desk().runs()
+
+    def _desk(self) -> "Desk":
+        from workbench.app.ab_desk import Desk  # brings plots along, which most sessions never draw
+
+        return Desk(self, self.session, self.outside)
+
     # ── the history ───────────────────────────────────────────────────────────────────────
     def action_go_back(self) -> None:
         """The layout before."""
@@ -148,7 +166,7 @@ class Actions(App[None]):
         if accounts:
             self.push_screen(AccountsScreen(change.history[change.chosen].label, accounts))
         else:
-            self.say("no forecast was made before this load; edit a split and apply it")
+            self.say("there is no forecast to compare this load with; one is made while a split is edited")
 
     # ── the conversation ──────────────────────────────────────────────────────────────────
     def action_new_chat(self) -> None:

@@ -133,7 +133,8 @@ class WorkbenchApp(Actions):
             self.say(event.advice)
 
     def on_unmount(self) -> None:
-        """End the meters and the forecasts; whoever made the session closes it."""
+        """End a run that is on, the meters and the forecasts; whoever made the session closes it."""
+        self.outside.bench.close()
         if self._meters is not None:
             self._meters.close()
         if self.drafts is not None:

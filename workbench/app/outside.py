@@ -1,10 +1,11 @@
 """What the screen reaches beyond the session, handed in by whoever starts it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from workbench.app.ab_bench import Bench
 from workbench.domain.card import Card
 from workbench.domain.duty import Duty, Price
 from workbench.domain.layout import Layout
@@ -79,7 +80,7 @@ class Outside:
     machine's cards and, without a GPU, what helps. `start_meters` is given whom to tell what is
     read, and what each reply took; `watch` names the load and the cards that they follow.
     `start_forecasts` is given whom to tell. `price` is what running costs, if the user said.
-    `when_ready` is called once the screen stands.
+    `bench` makes the runs. `when_ready` is called once the screen stands.
     """
 
     list_layouts: Callable[[], Sequence[LayoutEntry]] = lambda: ()
@@ -92,5 +93,6 @@ class Outside:
     find_topology: Callable[[Sequence[Card]], Topology] = lambda cards: lay_out(cards, ())
     start_forecasts: Callable[[Callable[[Layout, Answer], None]], Drafts | None] = lambda _listener: None
     when_ready: Callable[[], None] = lambda: None
+    bench: Bench = field(default_factory=Bench)
     hint: str = HINT
     price: Price | None = None

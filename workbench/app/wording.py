@@ -13,6 +13,7 @@ _DOING = {
     "resplit": "loading",
     "rollback": "going back to",
     "respawn": "starting again with",
+    "unpark": "bringing back",
 }
 
 

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import click
 
-from workbench.domain.card import format_mib
+from workbench.domain.memory import with_sizes
 from workbench.engines.engine import EngineError
 
 
@@ -70,15 +70,6 @@ def say(message: str) -> None:
 def describe(error: EngineError) -> str:
     """The engine's reason, with the card and the sizes where known."""
     return with_sizes(error.reason, error.card, error.wanted_mib, error.free_mib)
-
-
-def with_sizes(reason: str, card: str | None, wanted_mib: float | None, free_mib: float | None) -> str:
-    """A reason, with its card, what was wanted of it and what was free there, unless it says so itself."""
-    text = reason if card is None or card in reason else f"{card}: {reason}"
-    named = ((wanted_mib, "wanted"), (free_mib, "free"))
-    sizes = [(format_mib(max(0.0, size)), word) for size, word in named if size is not None]
-    unsaid = [f"{size} {word}" for size, word in sizes if size not in reason]
-    return f"{text} ({', '.join(unsaid)})" if unsaid else text
 
 
 def _help_for(ctx: click.Context | None) -> str:

@@ -10,11 +10,11 @@ from typing import TextIO, TypeVar
 import click
 import msgspec
 
-from workbench.cli.failures import Code, CommandFailed, describe, say, with_sizes
+from workbench.cli.failures import Code, CommandFailed, describe, say
 from workbench.cli.text import rate
 from workbench.domain.conversation import Sampling, Turn
 from workbench.domain.layout import Layout
-from workbench.domain.memory import CardMemory
+from workbench.domain.memory import CardMemory, with_sizes
 from workbench.engines.engine import LoadCancelled, Loaded, LoadFailed
 from workbench.lab.events import LoadMoved, Notice, Problem, SessionEvent, TurnText
 from workbench.lab.kit import RealKit

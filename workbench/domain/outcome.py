@@ -8,6 +8,7 @@ import msgspec
 
 from workbench.domain.comparison import Effect, LoadNoise, Metric, compare, speed
 from workbench.domain.layout import on_one_server
+from workbench.domain.memory import with_sizes
 from workbench.domain.run import ArmHeader, Run, RunHeader
 from workbench.domain.samples import Arm, LoadRecord, Sample
 
@@ -99,7 +100,7 @@ def _arm(header: ArmHeader, run: Run) -> ArmOutcome:
         arm=header.arm,
         name=header.layout.name,
         split=header.layout.label(),
-        failure=loads[-1].error if loads and loads[-1].error is not None else None,
+        failure=_failure(loads[-1]) if loads else None,
         loads=len(good),
         samples=sum(1 for sample in samples if sample.left_out is None),
         left_out=dict(Counter(sample.left_out for sample in samples if sample.left_out is not None)),
@@ -110,6 +111,12 @@ def _arm(header: ArmHeader, run: Run) -> ArmOutcome:
         joules_per_token=_joules_per_token(samples),
         peaks=_peaks(samples, good),
     )
+
+
+def _failure(load: LoadRecord) -> str | None:
+    if load.error is None:
+        return None
+    return with_sizes(load.error, load.card, load.wanted_mib, load.free_mib)
 
 
 def _joules_per_token(samples: Sequence[Sample]) -> float | None:

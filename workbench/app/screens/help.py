@@ -27,6 +27,17 @@ ABOUT: dict[Where, tuple[str, str]] = {
         "The splits of this session, the newest first, ● the one that serves: tok/s of its probe, joules a token of "
         "its last reply, the free memory of its tightest card, MiB per card.",
     ),
+    "setup": (
+        "A/B: what to measure",
+        "Two layouts and a prompt set. A block is four loads, ABBA or BAAB; each load is a new one, since two loads "
+        "of one layout differ too.",
+    ),
+    "result": (
+        "A/B: a run",
+        "Ratios are speeds, B over A. B is called faster or slower only where the 95 % interval over the blocks "
+        "excludes 1 and the difference exceeds the noise floor, which is what two equal layouts may show.",
+    ),
+    "runs": ("Past runs", "Every run is kept with all of its samples."),
     "anywhere": ("Everywhere", ""),
 }
 
