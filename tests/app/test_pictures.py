@@ -73,7 +73,7 @@ async def draft(pilot: Pilot[None]) -> None:
     cards = app.session.loaded.cards
     before = Measurement(layout=app.session.layout, label="layer 1:1", cards=cards, probe=probe)
     after = Measurement(
-        layout=app.session.layout,
+        layout=msgspec.structs.replace(app.session.layout, split=Split(tensor_split=(3, 1))),
         label="layer 3:1",
         cards=tuple(
             msgspec.structs.replace(card, weights_mib=card.weights_mib + (120 if at == 0 else -120 / (len(cards) - 1)))

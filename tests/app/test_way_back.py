@@ -39,7 +39,7 @@ def foot(app: WorkbenchApp) -> str:
     return str(app.main.query_one(FootKeys).render())
 
 
-@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+@pytest.mark.parametrize("size", [(160, 48), (120, 40), (80, 24)])
 async def test_where_memory_ended_one_key_loads_what_fits(size: tuple[int, int]) -> None:
     script = Script(tok_s=0)
     app = make_app(script, kit=ScriptKit(script, Suggesting(FITS)))
@@ -52,6 +52,7 @@ async def test_where_memory_ended_one_key_loads_what_fits(size: tuple[int, int])
         assert told.index("out of memory") < told.index("layer 20:11, n_ctx 2048 fits, 57 MiB to spare on card 1")
         assert app.session.layout == LAYOUT
         assert app.main.status.region.bottom <= size[1]
+        assert app.main.status.size.height == (3 if size[0] == 80 else 2)
         assert foot(app).startswith("F9 load what fits")
         await ask(pilot, app, "it serves meanwhile")
         assert "out of memory" not in status(app)
@@ -271,6 +272,7 @@ async def test_forecast_measured_and_error_of_a_load(size: tuple[int, int]) -> N
         text = str(app.screen.query_one("VerticalScroll Static", Static).render())
         lines = [line.split() for line in text.splitlines()]
         assert ["compute", "13.5", "12.0", "−1.5"] in lines
+        assert ["weights", "48.0", "48.0", "0.0"] in lines
         assert ["other", "598.0", "610.0", "+12.0"] in lines
         assert ["foreign", "–", "345.0", "–"] in lines
         assert ["other", "598.0", "–", "–"] in lines
@@ -283,5 +285,5 @@ async def test_without_a_forecast_there_is_nothing_to_compare() -> None:
     app = make_app(Script(tok_s=0))
     async with running(app) as pilot:
         await pilot.press("ctrl+l", "d")
-        await until(pilot, lambda: "no forecast was made" in status(app))
+        await until(pilot, lambda: "no forecast to compare" in status(app))
         assert app.screen is app.main

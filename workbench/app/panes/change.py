@@ -6,7 +6,7 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from workbench.app.history_rows import head_line, history_rows, row_line
+from workbench.app.history_rows import head_line, history_rows, layout_names, row_line
 from workbench.app.keymap import bindings
 from workbench.domain.card import format_mib
 from workbench.domain.forecast import CardAccount
@@ -162,7 +162,7 @@ class ChangePane(Static, can_focus=True):
         cards = card_changes(before.cards, after.cards)
         apart = "   " if len(cards) + 28 <= self.content_size.width else "\n"
         return (
-            Content.styled(short_labels(before.label, after.label), "bold")
+            Content.styled(short_labels(*layout_names([before.layout, after.layout])), "bold")
             + Content(f"   {rate(before.probe)} → ")
             + Content.styled(rate(after.probe), "bold")
             + Content(" tok/s\n")

@@ -2,6 +2,7 @@
 
 from textual import events
 from textual.content import Content
+from textual.geometry import Size
 from textual.widgets import Static
 
 
@@ -51,6 +52,10 @@ class Status(Static):
         self._problem = self._notice = ""
         self._draw()
         return there
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """The lines over the whole width; a grid asks for the width of the first column."""
+        return super().get_content_height(container, viewport, self.app.size.width - self.gutter.width)
 
     def on_resize(self, _event: events.Resize) -> None:
         """The bar follows the width."""

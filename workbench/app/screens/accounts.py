@@ -29,7 +29,7 @@ def account_lines(account: CardAccount) -> list[str]:
 
 
 def _line(what: str, forecast: float | None, measured: float | None, error: float | None) -> str:
-    said = "–" if error is None else f"{error:+.1f}".replace("-", "−")
+    said = "–" if error is None else f"{round(error, 1) or 0:+.1f}".replace("-", "−").replace("+0.0", "0.0")
     return f"  {what:<12}{_mib(forecast):>12}{_mib(measured):>12}{said:>12}"
 
 
