@@ -1,5 +1,7 @@
 """Engines on servers, for tests: layouts, and an engine that has loaded."""
 
+from typing import Any
+
 import msgspec
 
 from tests.servers.running import Contract
@@ -28,7 +30,7 @@ def opened(engine: EngineName, server: Contract | str, timeouts: Timeouts = PATI
     return OPENERS[engine](layout(engine, url, timeouts, **more))
 
 
-def asks(*said: str, salt: int | None = None, **sampling: object) -> Request:
+def asks(*said: str, salt: int | None = None, **sampling: Any) -> Request:
     """A request: prompts and replies in turn, the last one a prompt."""
     messages = tuple(Message("assistant" if i % 2 else "user", text) for i, text in enumerate(said))
     given = msgspec.structs.replace(Sampling(temperature=0.0), **sampling)

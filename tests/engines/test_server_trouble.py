@@ -85,7 +85,7 @@ def test_something_that_is_no_http(engine: EngineName) -> None:
             client.close()
 
         threading.Thread(target=greet, daemon=True).start()
-        with pytest.raises(LoadFailed, match="does not speak HTTP as it should|broke off|hung up"):
+        with pytest.raises(LoadFailed, match=r"does not speak HTTP as it should|broke off|hung up"):
             opened(engine, f"http://127.0.0.1:{listening.getsockname()[1]}")
 
 
@@ -186,7 +186,7 @@ def test_what_was_said_stays(it: ServerEngine, server: Contract, trouble: str, s
 
 def test_a_connection_that_is_reset_before_the_first_word(it: ServerEngine, server: Contract) -> None:
     server.behave(trouble="hangs up")
-    with pytest.raises(EngineError, match="broke off|hung up") as caught:
+    with pytest.raises(EngineError, match=r"broke off|hung up") as caught:
         it.chat(asks("Name a river."), unheard)
     assert not isinstance(caught.value, ReplyBroken)
     answers(it, server)
@@ -207,7 +207,7 @@ def test_silence_in_the_middle(engine: EngineName, server: Contract) -> None:
     it = opened(engine, server, IMPATIENT)
     it.load(unheard)
     server.behave(trouble="silent")
-    with pytest.raises(ReplyBroken, match="said nothing for 0.5 s") as caught:
+    with pytest.raises(ReplyBroken, match=r"said nothing for 0.5 s") as caught:
         it.chat(asks("Name a river."), unheard)
     assert caught.value.partial.startswith("Rivers run")
     answers(it, server)

@@ -58,6 +58,9 @@ class Dialect(Protocol):
     def state(self) -> dict[str, Any]:
         """What a test may look at."""
 
+    def forget(self) -> None:
+        """Be as at the start."""
+
 
 class Handler(BaseHTTPRequestHandler):
     """One connection."""
@@ -74,6 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         changes = json.loads(self._read())
         if changes.pop("anew", False):
             self.dialect.behaviour = Behaviour()
+            self.dialect.forget()
             self.seen.clear()
         self.dialect.behaviour = replace(self.dialect.behaviour, **changes)
         self._json(200, {})
@@ -123,6 +127,11 @@ class Handler(BaseHTTPRequestHandler):
         if trouble == "never answers":
             self._wait(LONGEST_WAIT_S)
             self.close_connection = True
+            return
+        if trouble == "whole":
+            message = {"role": "assistant", "content": "".join(behaviour.reply)}
+            usage = {"prompt_tokens": 3, "completion_tokens": len(behaviour.reply)}
+            self._json(200, {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
             return
         lines = list(self.dialect.lines(body)) if trouble == "buffered" else self.dialect.lines(body)
         if trouble == "buffered":

@@ -50,6 +50,13 @@ class Ollama:
         held = {name: {"options": it.options, "pid": it.runner.pid} for name, it in self._loaded.items()}
         return {"loaded": held, "log": self._log}
 
+    def forget(self) -> None:
+        """Unload everything."""
+        with self._lock:
+            self._log.clear()
+            for name in list(self._loaded):
+                self._end(name)
+
     # ── loads ─────────────────────────────────────────────────────────────────────────────
     def _load(self, name: str, options: dict[str, Any]) -> int:
         """Nanoseconds that loading took; 0 for a model that is loaded with these options."""

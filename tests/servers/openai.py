@@ -31,6 +31,9 @@ class OpenAI:
         """Nothing of its own."""
         return {}
 
+    def forget(self) -> None:
+        """Nothing is kept."""
+
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         """See `Dialect`."""
         flavour = self.behaviour.flavour

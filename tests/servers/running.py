@@ -1,6 +1,7 @@
 """Servers that run for the length of a test session: the contract's, and llama-cpp-python's own."""
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -63,8 +64,10 @@ def llama_cpp_server(model: str | Path, n_ctx: int = 1024) -> Iterator[str]:
 def _process(module: str, *arguments: str) -> Iterator[int]:
     """A module that prints its port and serves until its stdin ends."""
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True
-    )
+        [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
+        # Threads that spin while they wait would take the cores from the tests.
+        env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+    )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
     try:

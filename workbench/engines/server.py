@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from workbench.domain.conversation import Message, Sampling, StopReason
-from workbench.domain.layout import Layout
+from workbench.domain.layout import Context, Layout
 from workbench.domain.timing import Probe, Timing
 from workbench.engines.engine import (
     EngineError,
@@ -71,6 +71,10 @@ class ServerEngine(ABC):
     @abstractmethod
     def _answer(self, request: Request, heard: Heard) -> Ending:
         """Ask, and hear the reply to its end."""
+
+    @abstractmethod
+    def new_context(self, context: Context) -> Loaded:
+        """See `Engine`."""
 
     @abstractmethod
     def close(self) -> None:
