@@ -189,7 +189,7 @@ def _draw_slice(piece: Slice, width: int, label_width: int) -> Content:
     unit, per_unit = _unit(piece.total_mib)
     sizes = f" {_size(piece.used_mib, per_unit)}/{_size(piece.total_mib, per_unit)} {unit}"
     profile = (piece.name or "MIG").rpartition(" ")[2]
-    name = one_line(f"  {profile}  use –", max(0, width - label_width - 12 - len(sizes)))
+    name = f"  {one_line(f'{profile} · use –', max(1, width - label_width - 14 - len(sizes)))}"
     bar_width = max(4, width - label_width - 1 - len(sizes) - cell_len(name))
     if not piece.total_mib or piece.used_mib is None:
         bar = Content.styled("–".ljust(bar_width), "$text-muted")
