@@ -92,7 +92,7 @@ class MainScreen(Screen[None]):
         self.set_class(not in_chat, "-cards-tab")
         self.set_class(pane is self.change, "-history")
         self.query_one(Tabs).chat = in_chat
-        pane.focus()
+        self.set_focus(pane)
 
     def next_pane(self, by: int) -> None:
         """The next pane, or the one before."""
