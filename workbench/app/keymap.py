@@ -70,7 +70,7 @@ KEYS: tuple[Key, ...] = (
     *(Key(str(n), f"digit({n})", "the main card (mode none)", where="split") for n in range(10)),
     Key("enter", "apply", "apply the draft", where="split", footer="apply"),
     Key("escape", "revert", "back to what runs; with no draft: stop what runs", where="split", footer="revert"),
-    Key("c", "app.context", "n_ctx, KV type and flash attention", where="split", footer="context", palette=True),
+    Key("c", "app.context", "context: n_ctx, KV type, flash attention", where="split", footer="context", palette=True),
     Key("up", "choose(-1)", "the line above", where="change"),
     Key("down", "choose(1)", "the line below", where="change"),
     Key("enter", "app.go_to_line", "load this line's layout", where="change", footer="go to it"),
