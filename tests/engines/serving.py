@@ -20,8 +20,8 @@ REPLY = "Rivers run to the sea. Ünïcode 🦀"
 
 def layout(engine: EngineName, url: str, timeouts: Timeouts = PATIENT, **more: object) -> Layout:
     """A layout of the contract's model."""
-    given: dict[str, object] = {"model": "tiny"} | more
-    return Layout(name="served", engine=engine, url=url, timeouts=timeouts, **given)  # type: ignore[arg-type]
+    given: dict[str, object] = {"model": "tiny", "name": "served"} | more
+    return Layout(engine=engine, url=url, timeouts=timeouts, **given)  # type: ignore[arg-type]
 
 
 def opened(engine: EngineName, server: Contract | str, timeouts: Timeouts = PATIENT, **more: object) -> ServerEngine:
