@@ -23,6 +23,8 @@ MIB = 1024 * 1024
 STACK_MIB = 9
 """What one compute thread adds to the process's data: its stack and heap arena."""
 PR_SET_PDEATHSIG = 1
+NICENESS = 5
+"""A virtual card takes the cores that the screen and the forecast also need: it gives way to them."""
 
 
 class Allocation(msgspec.Struct):
@@ -85,6 +87,7 @@ def main() -> None:
     if sys.platform == "linux":
         # A stopped process cannot see its stdin end; the kernel's signal reaches it all the same.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(NICENESS)
     spec = importlib.util.find_spec("llama_cpp")
     if spec is None or spec.origin is None:
         sys.exit("llama_cpp is not installed")
