@@ -14,8 +14,9 @@ ABOUT: dict[Where, tuple[str, str]] = {
     "chat": ("Chat", "The turns so far. ← → choose a turn, ↑ ↓ scroll."),
     "cards": (
         "Cards",
-        f"One card on two lines: memory by kind ({LEGEND}), used/total; below nvidia-smi's number, use over the "
-        "last seconds, power, temperature, clock. A dash is a figure that nobody knows.",
+        f"One card on two lines, or one: whose memory it is ({LEGEND}), used/total; nvidia-smi's number, use over "
+        "the last seconds, ▼ what holds it down, power, temperature, clock, traffic. Below: what the meters mean, "
+        "the last reply (its work against the layers), the host. A dash is a figure that nobody knows.",
     ),
     "split": (
         "Split",
