@@ -197,14 +197,14 @@ class ABScreen(ResultScreen):
         width = max(10, min(40, self.app.size.width // 5))
         done = round(taken / planned * width)
         parts = [f"{taken} of {planned}"]
+        if self._left_s is not None and not self._stop.is_set():
+            parts.append(f"{in_words(self._left_s)} left")
         following = self.run.missing[:1]
         if following:
             noun = "block" if self.run.header.kind == "ab" else "load"
             parts.append(f"{noun} {following[0].block + 1} of {self.run.header.blocks}")
         loaded = "" if self._fraction is None else f" {self._fraction * 100:.0f} %"
         parts.append("stopping" if self._stop.is_set() else self._doing + loaded)
-        if self._left_s is not None and not self._stop.is_set():
-            parts.append(f"{in_words(self._left_s)} left")
         bar = Content.styled("█" * done, "$text-primary") + Content.styled("░" * (width - done), "$text-muted")
         return bar + Content(" " + one_line(" · ".join(parts), max(10, self.app.size.width - width - 3)))
 
