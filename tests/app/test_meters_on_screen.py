@@ -359,7 +359,7 @@ async def test_the_last_reply_in_one_line_and_one_sentence(stand: MakeStand) -> 
         await here.read(2)
         cards = tuple(CardDuty(name=f"CUDA{i}", busy=0.48, share=0.5, ideal=0.5, joules=700.0) for i in range(2))
         here.pane.show_duty(Duty(mode="layer", cards=cards, tokens=100, seconds=2.0, idle=0.04))
-        assert "reply 14.00 J/token · 50 000 tok/EUR · none busy 4% · work 50:50 layers 50:50" in here.text
+        assert "reply 14.00 J/token · work 50:50 weights 50:50 · none busy 4% · 50 000 tok/EUR" in here.text
         assert "▸ layer mode: cards take turns, about half idle each is expected" in here.text
         here.pane.show_duty(Duty(mode="layer", cards=cards, tokens=100, seconds=1.9, idle=0.04))
         assert "≈14.00 J/token" in here.text

@@ -7,11 +7,8 @@ from workbench.domain.memory import CardMemory
 from workbench.domain.split import SplitMode
 
 
-def memory(*layers: int | None, weights: float = 100) -> list[CardMemory]:
-    return [
-        CardMemory(name=f"CUDA{i}", weights_mib=weights * (i + 1), kv_mib=1, compute_mib=1, layers=count)
-        for i, count in enumerate(layers)
-    ]
+def memory(*weights: float) -> list[CardMemory]:
+    return [CardMemory(name=f"CUDA{i}", weights_mib=mib, kv_mib=1, compute_mib=1) for i, mib in enumerate(weights)]
 
 
 def busy(*values: float | None) -> list[Reading]:
@@ -30,7 +27,7 @@ def duty_of(
     return account(mode, cards, readings, 0.0, 4.0, 100, busy_is_known=[known] * len(cards), host_busy=host)
 
 
-def test_each_cards_share_of_the_work_against_its_layers() -> None:
+def test_each_cards_share_of_the_work_against_its_weights() -> None:
     duty = duty_of("layer", memory(61, 20), [busy(0.7, 0.8), busy(0.2, 0.3)])
     assert [card.busy for card in duty.cards] == pytest.approx([0.75, 0.25])
     assert [card.share for card in duty.cards] == pytest.approx([0.75, 0.25])
@@ -40,13 +37,8 @@ def test_each_cards_share_of_the_work_against_its_layers() -> None:
 
 def test_the_time_in_which_no_card_was_busy() -> None:
     assert duty_of("layer", memory(1, 1), [busy(0.3), busy(0.2)]).idle == pytest.approx(0.5)
-    assert duty_of("tensor", memory(None, None), [busy(0.9), busy(0.7)]).idle == pytest.approx(0.1)
+    assert duty_of("tensor", memory(1, 2), [busy(0.9), busy(0.7)]).idle == pytest.approx(0.1)
     assert duty_of("layer", memory(1, 1), [busy(0.8), busy(0.8)]).idle == 0
-
-
-def test_where_every_card_has_a_part_of_each_layer_the_weights_are_the_ideal() -> None:
-    duty = duty_of("tensor", memory(None, None), [busy(0.9), busy(0.9)])
-    assert [card.ideal for card in duty.cards] == [pytest.approx(1 / 3), pytest.approx(2 / 3)]
 
 
 def test_virtual_cards_have_shares_but_no_time_of_their_own() -> None:

@@ -30,7 +30,7 @@ EVEN = duty("layer", (0.5, 0.5, 0.5), (0.48, 0.5, 0.5))
         ),
         (
             duty("layer", (0.7, 0.7, 0.5), (0.3, 0.3, 0.5)),
-            "CUDA0 does 70 % of the work with 50 % of the layers: more than its share",
+            "CUDA0 does 70 % of the work with 50 % of the weights: more than its share",
         ),
         (
             duty("layer", (0.25, 0.5, 0.5), (0.25, 0.5, 0.5), idle=0.5),

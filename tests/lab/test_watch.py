@@ -54,7 +54,7 @@ class Stand:
             Card(name=f"CUDA{i}", kind=CardKind.CUDA, pci_bus_id=f"0000:0{i}:00.0", parts=parts) for i in range(2)
         ]
         memory = tuple(
-            CardMemory(name=card.name, weights_mib=1, kv_mib=1, compute_mib=1, layers=places.count(card.name))
+            CardMemory(name=card.name, weights_mib=places.count(card.name), kv_mib=1, compute_mib=1)
             for card in cards
         )
         self.loaded = Loaded(

@@ -94,7 +94,7 @@ def _reply(duty: Duty, card: CardDuty) -> list[Content]:
     mark = "≈" if duty.approximate else ""
     lines = [_line("reply", "–" if each is None else f"{mark}{each:.2f} J/token here, {mark}{card.joules:.0f} J")]
     if card.share is not None and card.ideal is not None:
-        lines.append(_line("", f"work {card.share * 100:.0f} %, layers {card.ideal * 100:.0f} %"))
+        lines.append(_line("", f"work {card.share * 100:.0f} %, weights {card.ideal * 100:.0f} %"))
     if card.busy is not None:
         lines.append(_line("", f"busy {card.busy * 100:.0f} % of the time"))
     return lines

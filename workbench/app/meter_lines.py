@@ -30,18 +30,18 @@ def host_line(host: HostSample, width: int) -> Content:
 
 
 def duty_line(duty: Duty, price: Price | None, width: int) -> Content:
-    """The last reply: joules a token, each card's share of the work against its layers', idle time, money."""
+    """The last reply: joules a token, each card's share of the work, idle time, money; two lines if need be."""
     pieces = []
     each = duty.per_token(duty.joules)
     if each is not None:
         pieces.append(f"{'≈' if duty.approximate else ''}{each:.2f} J/token")
+    pieces += _work(duty)
+    if duty.idle is not None:
+        pieces.append(f"none busy {duty.idle * 100:.0f}%")
     tokens = None if price is None else price.tokens_per_unit(duty)
     if price is not None and tokens is not None:
         pieces.append(f"{_thousands(tokens)} tok/{price.currency}")
-    if duty.idle is not None:
-        pieces.append(f"none busy {duty.idle * 100:.0f}%")
-    pieces += _work(duty)
-    return Content.styled("reply ", "bold") + Content(one_line(" · ".join(pieces) or "–", width - 6))
+    return Content.styled("reply ", "bold") + Content(f"\n{' ' * 6}".join(_lines(pieces, width - 6)) or "–")
 
 
 def sentence(rows: Sequence[CardRow], duty: Duty | None, host_layers: tuple[int, int] | None, working: bool) -> str:
@@ -78,15 +78,26 @@ def _scene(row: CardRow) -> CardScene:
     )
 
 
+def _lines(pieces: Sequence[str], width: int) -> list[str]:
+    """The pieces in lines that fit."""
+    lines: list[str] = []
+    for piece in pieces:
+        if lines and len(lines[-1]) + 3 + len(piece) <= width:
+            lines[-1] += f" · {piece}"
+        else:
+            lines.append(one_line(piece, width))
+    return lines
+
+
 def _work(duty: Duty) -> list[str]:
-    """Each card's share of the work beside that of its layers; of many cards how far they are off."""
+    """Each card's share of the work beside that of the weights; of many cards how far they are off."""
     pairs = [(card.share, card.ideal) for card in duty.cards if card.share is not None and card.ideal is not None]
     if len(pairs) < 2 or len(pairs) < len(duty.cards):
         return []
     if len(pairs) > 4:
         off = max(abs(share - ideal) for share, ideal in pairs)
-        return [f"work as the layers ±{off * 100:.0f}%"]
-    return [f"work {_parts([share for share, _ in pairs])} layers {_parts([ideal for _, ideal in pairs])}"]
+        return [f"work as the weights ±{off * 100:.0f}%"]
+    return [f"work {_parts([share for share, _ in pairs])} weights {_parts([ideal for _, ideal in pairs])}"]
 
 
 def _least(values: Sequence[float | None]) -> float | None:

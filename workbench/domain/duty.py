@@ -26,7 +26,7 @@ class CardDuty(msgspec.Struct, frozen=True, kw_only=True):
     """One card during a reply; all parts are 0 … 1, None where nobody knows.
 
     `busy` is the part of the time in which it worked, `share` its part of all cards' work,
-    `ideal` what that would be by its layers.
+    `ideal` what that would be by its weights, each of which is read for every token.
     """
 
     name: str
@@ -108,7 +108,7 @@ def account(
     within = [[one for one in card if began < one.at <= ended and one.busy is not None] for card in readings]
     means = [_mean([one.busy for one in card if one.busy is not None]) for card in within]
     worked = sum(mean for mean in means if mean is not None)
-    ideals = _ideals(mode, memory)
+    ideals = _ideals(memory)
     known = all(mean is not None for mean in means)
     cards = tuple(
         CardDuty(
@@ -131,11 +131,10 @@ def account(
     return Duty(mode=mode, cards=cards, tokens=tokens, seconds=ended - began, idle=idle, host=host)
 
 
-def _ideals(mode: SplitMode, memory: Sequence[CardMemory]) -> list[float | None]:
-    """Each card's part of the layers; where every card has a part of each layer, of the weights."""
-    parts = [card.weights_mib if card.layers is None else float(card.layers) for card in memory]
-    total = sum(parts)
-    return [part / total if total > 0 else None for part in parts]
+def _ideals(memory: Sequence[CardMemory]) -> list[float | None]:
+    """Each card's part of the weights: layers differ in size, the output most of all."""
+    total = sum(card.weights_mib for card in memory)
+    return [card.weights_mib / total if total > 0 else None for card in memory]
 
 
 def _joules(series: Sequence[Reading], began: float, ended: float) -> float | None:

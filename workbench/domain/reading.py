@@ -9,7 +9,7 @@ from workbench.domain.duty import CardDuty, Duty
 _MUCH_IDLE = 0.3
 """Above this part of a reply in which no card worked, something else is the limit."""
 _OFF_IDEAL = 0.12
-"""So far a card's share of the work may be from that of its layers before it is worth a word."""
+"""So far a card's share of the work may be from that of the weights before it is worth a word."""
 _BANDWIDTH = 70.0
 _FULL = 90.0
 HELD_DOWN = ("hardware slowdown", "hardware thermal", "hardware power brake", "software thermal")
@@ -111,7 +111,7 @@ def _turns(working: Sequence[CardDuty]) -> str:
     if off is not None:
         share, ideal = (off.share or 0) * 100, (off.ideal or 0) * 100
         kind = "more" if share > ideal else "less"
-        return f"{off.name} does {share:.0f} % of the work with {ideal:.0f} % of the layers: {kind} than its share"
+        return f"{off.name} does {share:.0f} % of the work with {ideal:.0f} % of the weights: {kind} than its share"
     if len(working) == 2 and all(abs((card.ideal or 0) - 0.5) < _OFF_IDEAL for card in working):
         return "layer mode: cards take turns, about half idle each is expected"
     idle = ", ".join(f"{card.name} {(1 - (card.ideal or 0)) * 100:.0f} %" for card in working[:4])
@@ -133,7 +133,7 @@ def _together(working: Sequence[CardDuty]) -> str:
 
 
 def _furthest(working: Sequence[CardDuty]) -> CardDuty | None:
-    """The card whose work is furthest above or below its layers, if far enough to say so."""
+    """The card whose work is furthest above or below its weights, if far enough to say so."""
 
     def surplus(card: CardDuty) -> float:
         return 0.0 if card.share is None or card.ideal is None else card.share - card.ideal

@@ -16,7 +16,7 @@ ABOUT: dict[Where, tuple[str, str]] = {
         "Cards",
         f"One card on two lines, or one: whose memory it is ({LEGEND}), used/total; nvidia-smi's number, use over "
         "the last seconds, ▼ what holds it down, power, temperature, clock, traffic. Below: what the meters mean, "
-        "the last reply (its work against the layers), the host. A dash is a figure that nobody knows.",
+        "the last reply (its work against the weights), the host. A dash is a figure that nobody knows.",
     ),
     "split": (
         "Split",
