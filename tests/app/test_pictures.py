@@ -92,6 +92,19 @@ async def trouble(pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
+async def suggestion(pilot: Pilot[None]) -> None:
+    app = await settled(pilot)
+    app.say("CUDA0: out of memory (asked for 1990 MiB, free 640 MiB) · layer 1:1 serves on", problem=True)
+    app.main.suggest("layer 20:61, n_ctx 8192 fits, 57 MiB to spare on card 1")
+    await pilot.pause()
+
+
+async def history(pilot: Pilot[None]) -> None:
+    await draft(pilot)
+    await pilot.press("ctrl+l", "up")
+    await pilot.pause()
+
+
 async def keys(pilot: Pilot[None]) -> None:
     await settled(pilot)
     await pilot.press("f6", "f1")
@@ -108,6 +121,9 @@ async def keys(pilot: Pilot[None]) -> None:
         pytest.param((80, 24), 2, draft, id="draft-80x24"),
         pytest.param((60, 20), 2, draft, id="draft-60x20"),
         pytest.param((80, 24), 2, trouble, id="trouble-80x24"),
+        pytest.param((80, 24), 2, suggestion, id="suggestion-80x24"),
+        pytest.param((80, 24), 2, history, id="history-80x24"),
+        pytest.param((120, 40), 2, history, id="history-120x40"),
         pytest.param((120, 40), 8, draft, id="draft-8-cards-120x40"),
         pytest.param((80, 24), 8, draft, id="draft-8-cards-80x24"),
         pytest.param((160, 48), 16, draft, id="draft-16-cards-160x48"),

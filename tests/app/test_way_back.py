@@ -178,17 +178,17 @@ async def test_each_split_is_a_line_to_go_back_to(size: tuple[int, int]) -> None
             await asyncio.wrap_future(app.session.resplit(Split(layers=counts)))
         await until(pilot, lambda: app.session.history[-1].probe)
         await pilot.press("ctrl+l")
-        await until(pilot, lambda: "▸●layer 12:19" in change(app))
+        await until(pilot, lambda: "▸● layer 12:19" in change(app))
         pane = app.main.change
         assert pane.region.bottom <= size[1]
         assert "50.0" in change(app)
         await pilot.press("down", "down", "down", "down", "down")
-        await until(pilot, lambda: "▸ layer 1:1" in change(app))
+        await until(pilot, lambda: "▸  layer 1:1" in change(app))
         row = change(app).splitlines().index(next(line for line in change(app).splitlines() if "▸" in line))
         assert row < pane.content_size.height
         await pilot.press("enter")
         await until(pilot, lambda: app.session.layout == LAYOUT)
-        await until(pilot, lambda: "▸●layer 1:1" in change(app))
+        await until(pilot, lambda: "▸● layer 1:1" in change(app))
         assert len(app.session.history) == 5
         await pilot.press("enter")
         await until(pilot, lambda: "serves already" in status(app))
@@ -230,7 +230,7 @@ async def test_a_line_tells_what_was_free_and_what_a_token_took() -> None:
     cards = cuda_cards(2)
     app = make_app(Script(tok_s=0), Outside(find_cards=lambda: (cards, None)))
     async with running(app, (160, 48)) as pilot:
-        assert change(app).splitlines()[-1].split()[2:5] == ["0.0", "–", "–"]
+        assert change(app).splitlines()[-1].split()[3:6] == ["0.0", "–", "–"]
         app.post_message(Metered(snapshot(cards, 1.0, used=(0.25, 0.75))))
         await until(pilot, lambda: "35.1 GiB" in change(app))
         await ask(pilot, app, "go")

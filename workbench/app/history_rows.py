@@ -83,7 +83,7 @@ def cache_types(layout: Layout) -> str:
 
 def head_line(rows: Sequence[HistoryRow], width: int) -> Content:
     """What the columns are."""
-    text = f"  {'this session':<{_name_width(rows)}}  tok/s J/tok  least free  MiB"
+    text = f"   {'this session':<{_name_width(rows)}}  tok/s J/tok  least free  MiB"
     return Content.styled(one_line_raw(text, width), "$text-muted")
 
 
@@ -96,8 +96,8 @@ def row_line(row: HistoryRow, rows: Sequence[HistoryRow], width: int, *, chosen:
     memory = " · ".join(f"{mib:.0f}" for mib in row.mib)
     label = one_line(row.name, name)
     label += " " * (name - cell_len(label))
-    text = one_line_raw(f"{label} {tok_s:>6} {joules:>5}  {free:>10}  {memory}", width - 2)
-    mark = Content.styled("▸" if chosen else " ", "bold $text-primary") + Content("●" if row.serves else " ")
+    text = one_line_raw(f"{label} {tok_s:>6} {joules:>5}  {free:>10}  {memory}", width - 3)
+    mark = Content.styled("▸" if chosen else " ", "bold $text-primary") + Content("● " if row.serves else "  ")
     return mark + Content.styled(text, "bold" if chosen else "")
 
 
