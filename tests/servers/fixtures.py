@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trustme
 
 from tests.servers.running import Contract, contract, llama_cpp_server
 from workbench.store.models import resolve_model
@@ -46,6 +45,8 @@ def llama_cpp() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """An https address whose certificate only an authority of its own vouches for, and that authority's file."""
+    import trustme  # the tests on CUDA cards do without it
+
     folder = tmp_path_factory.mktemp("tls")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "authority.pem")

@@ -18,8 +18,8 @@ from workbench.store.load_errors import LoadErrors
 
 DRIVER_CONTEXT_MIB = 600.0
 """What CUDA keeps on a card for a process, where nothing better is known."""
-TENSOR_MODE_MIB = 870.0
-"""What tensor mode over two CUDA cards takes besides: NCCL's buffers and more of the driver (H200, driver 580)."""
+TENSOR_MODE_MIB = 1395.0
+"""The same in tensor mode with NCCL, whose buffers count here (two H200, driver 580, 8B and 70B alike)."""
 VIRTUAL = "virtual"
 
 
@@ -123,7 +123,8 @@ class Rooms:
         known = self._known(layout, card)
         if known is None or known.kind is not CardKind.CUDA:
             return 0.0, 0
-        return self._helper_mib.get(card.name) or DRIVER_CONTEXT_MIB / known.parts, 0
+        context = self._helper_mib.get(card.name) or DRIVER_CONTEXT_MIB / known.parts
+        return max(context, TENSOR_MODE_MIB) if mode == "tensor" and known.parts == 1 else context, 0
 
     def _known(self, layout: Layout, card: WireCard) -> Card | None:
         return None if card.device is None else find_card(card.device, self._cards(layout))
