@@ -10,6 +10,7 @@ import click
 from workbench import __version__
 from workbench.cli.failures import Code, CommandFailed, explain
 from workbench.cli.measuring import ab, replay, runs
+from workbench.cli.serving import export, import_, models
 
 if TYPE_CHECKING:
     from workbench.domain.split import SplitMode
@@ -88,6 +89,7 @@ def demo() -> None:
 @click.option("--max-tokens", metavar="N", type=click.IntRange(min=1), help="End the reply after N tokens.")
 @click.option("--temperature", metavar="T", type=click.FloatRange(min=0), help="0 takes the likeliest token.")
 @click.option("--seed", metavar="N", type=click.IntRange(min=0), help="Make a reply repeatable.")
+@click.option("--image", "images", metavar="FILE", multiple=True, help="Show it an image; on servers whose model can.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def run(
     layout: str,
@@ -97,6 +99,7 @@ def run(
     max_tokens: int | None,
     temperature: float | None,
     seed: int | None,
+    images: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Answer one prompt with LAYOUT, a file or a name.
@@ -113,7 +116,7 @@ def run(
         temperature=Sampling().temperature if temperature is None else temperature,
         seed=seed,
     )
-    run_prompt(layout, text, sampling, as_json=as_json)
+    run_prompt(layout, text, sampling, images, as_json=as_json)
 
 
 @commands.command()
@@ -175,7 +178,7 @@ def check(files: Sequence[str]) -> None:
         sys.exit(Code.WRONG)
 
 
-for command in (ab, replay, runs):
+for command in (ab, replay, runs, export, import_, models):
     commands.add_command(command)
 
 

@@ -28,6 +28,8 @@ def print_forecast(
     layout = changed(read_layout(path), tensor_split, split_mode, n_ctx)
     for key, message in check_layout(layout):
         raise click.UsageError(f"{key} {message}")
+    if layout.served_by is not None:
+        raise DocumentError.at(path, "engine", f"is {layout.engine}: what a server holds no forecast knows")
     kit = RealKit(spare=False)
     try:
         answer = kit.forecasts.forecast(layout)

@@ -5,17 +5,18 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 import msgspec
 
 from workbench.cli.failures import Code, CommandFailed, describe, say
-from workbench.cli.text import rate
+from workbench.cli.text import UNKNOWN, rate
 from workbench.domain.conversation import Sampling, Turn
 from workbench.domain.layout import Layout
 from workbench.domain.memory import CardMemory, with_sizes
-from workbench.engines.engine import LoadCancelled, Loaded, LoadFailed
+from workbench.domain.timing import TimingSource
+from workbench.engines.engine import LoadCancelled, Loaded, LoadFailed, Served
 from workbench.lab.events import LoadMoved, Notice, Problem, SessionEvent, TurnText
 from workbench.lab.kit import RealKit
 from workbench.lab.session import Session
@@ -75,7 +76,9 @@ class Printer:
                 say(message)
 
 
-def run_prompt(name: str, prompt: str, sampling: Sampling, *, as_json: bool) -> None:
+def run_prompt(
+    name: str, prompt: str, sampling: Sampling, images: tuple[str, ...] = (), *, as_json: bool
+) -> None:
     """Load the layout, answer, print. Ctrl-C keeps what was said and ends with 130."""
     path = find_layout(name)
     layout = read_layout(path)
@@ -83,7 +86,7 @@ def run_prompt(name: str, prompt: str, sampling: Sampling, *, as_json: bool) -> 
     session = Session(RealKit(spare=False), printer)
     printer.stop = session.cancel
     try:
-        loading, turning = session.load(layout), session.send(prompt, sampling)
+        loading, turning = session.load(layout), session.send(prompt, sampling, images)
         loaded = finish(loading, session.cancel)
         turn = finish(turning, session.cancel)
     except LoadFailed as error:
@@ -128,15 +131,16 @@ def failed_load(path: Path, error: LoadFailed) -> Exception:
 def run_json(layout: Layout, loaded: Loaded, turn: Turn) -> str:
     """The reply and its figures as one object; null where unknown."""
     timing = turn.timing
-    value = {
+    value: dict[str, Any] = {
         "text": turn.reply,
-        "prompt_tokens": timing and timing.prompt_tokens,
+        "prompt_tokens": timing and (timing.prompt_tokens or None),
         "tokens": timing and timing.tokens,
         "ttft_s": timing and timing.ttft_s,
         "prefill_tok_s": timing and timing.prefill_tok_s,
         "decode_tok_s": timing and timing.decode_tok_s,
         "stop_reason": turn.stop_reason,
-        "split": layout.split.label(),
+        "split": layout.label(),
+        "timed_by": timing and timing.source,
         "cards": [
             {
                 "name": card.name,
@@ -148,22 +152,49 @@ def run_json(layout: Layout, loaded: Loaded, turn: Turn) -> str:
             for card in loaded.cards
         ],
     }
+    if loaded.served is not None:
+        value["server"] = {
+            "name": loaded.served.name,
+            "url": loaded.served.url,
+            "total_mib": loaded.served.total_mib,
+            "on_cards_mib": loaded.served.on_cards_mib,
+        }
     return msgspec.json.encode(value).decode()
 
 
 def figures(layout: Layout, loaded: Loaded, turn: Turn) -> str:
     """The same for people, on a few lines."""
     timing = turn.timing
-    parts = [layout.split.label()]
+    parts = [layout.label()]
     if timing is not None:
         parts += [
             f"{rate(timing.decode_tok_s)} tok/s",
             f"first token {timing.ttft_s:.2f} s",
             f"{timing.tokens} tokens",
-            f"prompt {timing.prompt_tokens}",
+            f"prompt {timing.prompt_tokens or UNKNOWN}",
         ]
     parts.append(turn.stop_reason)
-    return "\n".join([" · ".join(parts), *(card_line(card) for card in loaded.cards)])
+    lines = [" · ".join(parts), *(card_line(card) for card in loaded.cards)]
+    if timing is not None and timing.source in CLOCKS:
+        lines.append(CLOCKS[timing.source])
+    if loaded.served is not None:
+        lines.append(server_line(loaded.served))
+    return "\n".join(lines)
+
+
+CLOCKS: dict[TimingSource, str] = {
+    "server": "timed by the server itself",
+    "client": "timed here, network and all: the server tells no times",
+    "pieces": "timed here, network and all, by the pieces of text that came: the server counts nothing",
+}
+
+
+def server_line(served: Served) -> str:
+    """The server, and the memory it says the model takes: `Ollama 0.33.1 at http://…: 93 of 120 MiB on cards`."""
+    where = f"{served.name} at {served.url}"
+    if served.total_mib is None or served.on_cards_mib is None:
+        return where
+    return f"{where}: {served.on_cards_mib:.0f} of {served.total_mib:.0f} MiB on cards"
 
 
 def card_line(card: CardMemory) -> str:
