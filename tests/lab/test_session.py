@@ -14,7 +14,6 @@ from workbench.domain.split import Split, Virtual
 from workbench.engines.engine import LoadCancelled, Loaded, LoadFailed, PromptTooLong
 from workbench.lab import events
 from workbench.lab.kit import RealKit
-from workbench.store.documents import read_layout
 from workbench.store.journal import Journal, read
 from workbench.store.models import ModelError
 from workbench.store.places import places
@@ -322,20 +321,7 @@ def test_text_that_is_no_text_comes_back_and_the_next_prompt_works(told: Told, r
     assert done(told.session.send("hello")).reply == "abcdefghabcd"
 
 
-# ── saved and journalled ─────────────────────────────────────────────────────────────────
-def test_save_as_writes_the_running_layout(
-    told: Told, reciter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "layouts").mkdir()
-    told.load(layout(reciter, layers=(4, 4)))
-    path = told.session.save_as("my split")
-    assert path.parent.name == "layouts"
-    saved = read_layout(path)
-    assert saved.split == Split(layers=(4, 4), cards=TWO_CARDS)
-    assert saved.name == "my split"
-
-
+# ── journalled ───────────────────────────────────────────────────────────────────────────
 def test_every_turn_and_split_is_journalled(tmp_path: Path, reciter: Path) -> None:
     journal = Journal.create(tmp_path)
     told = Told(journal)

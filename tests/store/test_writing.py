@@ -5,6 +5,7 @@ import typing
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from workbench.domain.layout import CacheType, Context, EngineName, Layout
 from workbench.domain.rules import check_layout
 from workbench.domain.split import MODES, Split, Virtual
 from workbench.store.documents import DocumentError, read_layout
-from workbench.store.writing import file_name, layout_yaml, save_layout
+from workbench.store.writing import file_name, layout_yaml, save_layout, save_named
 
 text = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.strip)
 shares = st.lists(st.floats(0, 1e6, allow_subnormal=False) | st.integers(0, 99).map(float), min_size=1, max_size=4)
@@ -123,3 +124,17 @@ def test_any_name_becomes_one_file_in_its_folder(name: str) -> None:
     assert Path(file).name == file
     assert not file.startswith((".", "-"))
     assert len(file.encode("utf-8", "replace")) <= 255
+
+
+def test_a_layout_is_saved_under_a_name_near_by_where_there_is_a_folder_else_in_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_home: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    layout = Layout(name="old", model="m.gguf")
+    assert save_named(layout, "my split").is_relative_to(own_home)
+    (tmp_path / "layouts").mkdir()
+    path = save_named(layout, "my split")
+    assert path == Path("layouts/my-split.yaml")
+    assert read_layout(path).name == "my split"
+    with pytest.raises(DocumentError, match="exists already"):
+        save_named(msgspec.structs.replace(layout, model="other.gguf"), "my split")

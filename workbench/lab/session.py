@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 
@@ -28,7 +27,6 @@ from workbench.lab.kit import Kit
 from workbench.lab.switch import Serving, Switch
 from workbench.lab.voice import Listener, Voice
 from workbench.store import journal as notes
-from workbench.store.writing import save_named
 
 
 class Session:
@@ -145,10 +143,6 @@ class Session:
         if not (goes_on and self._acting.cancel()) and switching is not None:
             switching.cancel()
 
-    def save_as(self, name: str, *, overwrite: bool = False) -> Path:
-        """Save the running layout under a name. Raises DocumentError, also for a taken name, LookupError."""
-        return save_named(self._layout(), name, overwrite=overwrite)
-
     def close(self) -> None:
         """End everything; memory is free when this returns."""
         self._closing = True
@@ -156,7 +150,7 @@ class Session:
         self._jobs.drop("probe")
         if self._switching is not None:
             self._switching.cancel()
-        self._acting.cancel()
+        self._acting.end()
         self._switches.shutdown(cancel_futures=True)
         self._jobs.close()
         if self._serving is not None:
