@@ -96,6 +96,9 @@ class ServerEngine(ABC):
     def chat(self, request: Request, on_text: Callable[[str], None]) -> Reply:
         """See `Engine`. Raises PromptTooLong, ReplyBroken, EngineError."""
         self._cancelled = False
+        return self._chat(request, on_text)
+
+    def _chat(self, request: Request, on_text: Callable[[str], None]) -> Reply:
         heard = Heard(on_text)
         try:
             ending = self._answer(request, heard)
@@ -112,6 +115,7 @@ class ServerEngine(ABC):
 
     def probe(self) -> Probe | None:
         """See `Engine`: a prompt that no cache has seen. Raises EngineError where the server tells no speed."""
+        self._cancelled = False
         sampling = Sampling(max_tokens=WARM_UP_TOKENS, temperature=0.0, ignore_eos=True, seed=1)
         for number, tokens in enumerate((WARM_UP_TOKENS, PROBE_TOKENS)):
             salt = random.SystemRandom().randrange(10**9)
@@ -119,7 +123,7 @@ class ServerEngine(ABC):
                 sampling=msgspec.structs.replace(sampling, max_tokens=tokens),
                 filler=Filler(prompt_tokens=PROBE_WORDS, salt=salt),
             )
-            reply = self.chat(request, lambda _: None)
+            reply = self._chat(request, lambda _: None)
             if reply.stop_reason == "cancelled":
                 return None
             if number == 0:

@@ -1,11 +1,14 @@
 """The engine whose call runs now, which a cancel goes to."""
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from workbench.engines.engine import Engine
+from workbench.engines.engine import Engine, EngineError
 
 T = TypeVar("T")
+AGAIN_S = 0.02
+"""A call that was cancelled before it had begun is cancelled again after this."""
 
 
 class Acting:
@@ -13,11 +16,14 @@ class Acting:
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
+        self._over = False
 
     def call(self, engine: Engine, call: Callable[[], T]) -> T:
-        """What the engine's call returns."""
+        """What the engine's call returns. Raises EngineError once this has ended."""
         self._engine = engine
         try:
+            if self._over:
+                raise EngineError("the engine is being closed")
             return call()
         finally:
             self._engine = None
@@ -28,3 +34,9 @@ class Acting:
         if engine is not None:
             engine.cancel()
         return engine is not None
+
+    def end(self) -> None:
+        """Stop the call that runs, also one that is only just beginning, and let none follow."""
+        self._over = True
+        while self.cancel():
+            time.sleep(AGAIN_S)
