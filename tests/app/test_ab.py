@@ -241,7 +241,7 @@ async def test_blocks_that_would_settle_it_are_added_by_a_key() -> None:
         assert effect.verdict == "can't tell apart"
         assert effect.more_blocks is not None
         added = min(effect.more_blocks, 8)
-        assert "would settle it: b adds" in text(app, "#words")
+        assert "more blocks would settle it: b adds" in text(app, "#words").replace("more block ", "more blocks ")
         await pilot.press("b")
         await until(pilot, lambda: screen.run and screen.run.header.added and not screen.running)
         assert screen.run is not None

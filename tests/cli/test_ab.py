@@ -97,6 +97,20 @@ def test_an_ab_from_plan_to_report(workbench: Workbench, bench: Path, own_home: 
     assert "1.000" in first
 
 
+def test_blocks_are_added_to_a_run(workbench: Workbench, bench: Path) -> None:
+    alone = workbench("ab", "even", "uneven", "--prompts", "two", "--more-blocks", "1")
+    assert alone.returncode == Code.WRONG
+    assert "--more-blocks goes with --resume" in alone.stderr
+    first = workbench("ab", "even", "uneven", "--prompts", "two", "--blocks", "1", "--out", "run")
+    assert first.returncode == Code.DONE, first.stderr
+    assert "too few blocks" in first.stdout
+    more = workbench("ab", "--resume", "run", "--more-blocks", "1", "--json")
+    assert more.returncode == Code.DONE, more.stderr
+    value = json.loads(more.stdout)
+    assert (value["taken"], value["planned"], value["blocks"]) == (16, 16, 2)
+    assert any("after a look" in caution for caution in value["cautions"])
+
+
 def test_a_replay(workbench: Workbench, bench: Path) -> None:
     done = workbench("replay", "even", "--prompts", "prompts/two.yaml", "--loads", "1", "--out", "run")
     assert done.returncode == Code.DONE, done.stderr

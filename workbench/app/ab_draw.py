@@ -53,6 +53,10 @@ def verdict(run: Run, outcome: Outcome | None, metric: Metric, *, running: bool)
         others = [each for each in outcome.effects if each.metric != metric]
         also = " · ".join(f"{wording.NAMES[each.metric]}: {_short(each.verdict, each.ratio)}" for each in others)
         lines.append(Content.styled(also, MUTED))
+    notes = [note for note in outcome.cautions if "did not load" not in note]
+    if notes:
+        more = f" (and {len(notes) - 1} more in Details)" if len(notes) > 1 else ""
+        lines.append(Content.styled("! ", "bold $text-warning") + Content(clean(notes[0]) + more))
     return Content("\n").join(lines)
 
 
@@ -81,7 +85,7 @@ def next_step(run: Run, outcome: Outcome, metric: Metric) -> str:
         return "One load an arm settles little: r measures again, with fresh loads."
     if effect.more_blocks is None:
         return "No number of blocks in reach would settle it: take either."
-    return f"About {_blocks(effect.more_blocks)} more would settle it: b adds {_added(run, outcome, metric)}."
+    return f"About {_more_blocks(effect.more_blocks)} would settle it: b adds {_added(run, outcome, metric)}."
 
 
 def added_blocks(outcome: Outcome, metric: Metric) -> int:
@@ -98,8 +102,8 @@ def _added(run: Run, outcome: Outcome, metric: Metric) -> str:
     return them if each_s is None else f"{them} (about {roughly(number * each_s)})"
 
 
-def _blocks(number: int) -> str:
-    return f"{number} block{'' if number == 1 else 's'}"
+def _more_blocks(number: int) -> str:
+    return f"{number} more block{'' if number == 1 else 's'}"
 
 
 def _compares(run: Run) -> bool:

@@ -40,7 +40,7 @@ def markdown(outcome: Outcome) -> str:
     parts = [f"### {_escape(wording.title(outcome))}"]
     basis = wording.basis(outcome)
     if basis:
-        parts.append(f"{_escape(basis)}. Above 1, B is faster, to the first token too.")
+        parts.append(f"{_escape(basis)}. Ratios are of speeds: above 1 B is faster, to the first token too.")
     parts.append(_md_table(wording.effect_rows(outcome)))
     notes = [*wording.outlooks(outcome), wording.outputs(outcome.partings), *outcome.cautions]
     parts.append("\n".join(f"- {_escape(note)}" for note in notes if note))
