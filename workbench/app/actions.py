@@ -19,7 +19,6 @@ from workbench.app.screens.models import ModelsScreen
 from workbench.app.screens.said import Said, SaidScreen
 from workbench.app.screens.save_as import SaveAsScreen
 from workbench.domain.layout import Context, Layout
-from workbench.engines.engine import ModelInfo
 from workbench.lab.rooms import Running
 from workbench.lab.session import Session
 from workbench.store.writing import save_named
@@ -65,11 +64,7 @@ class Actions(App[None]):
 
     def action_models(self) -> None:
         """Open a model."""
-
-        def load(model: ModelInfo | None) -> None:
-            self._load(None if model is None else Layout(name=Path(model.path).stem, model=model.path))
-
-        self.push_screen(ModelsScreen(self.outside.find_models), load)
+        self.push_screen(ModelsScreen(self.outside.find_models), self._load)
 
     def action_take_suggestion(self) -> None:
         """Load what was suggested where memory ended."""

@@ -84,7 +84,7 @@ class Hearing:
             case events.Busy(job):
                 self.job = job
             case events.LoadStarted(layout=layout, why=why, strategy=strategy):
-                self._loading = f"{doing(why)} {layout.split.label()}"
+                self._loading = f"{doing(why)} {layout.label()}"
                 if strategy == "beside":
                     self._loading += ", the chat goes on"
                 if why not in COMING_BACK:
@@ -151,8 +151,9 @@ class Hearing:
     def _show_header(self, layout: Layout, loaded: Loaded) -> None:
         main = self._main
         main.header.left = (
-            f"{loaded.model.name} {loaded.model.quantisation} · {layout.split.label()} · ctx {loaded.n_ctx}"
+            f"{loaded.model.name} {loaded.model.quantisation}".rstrip()
+            + f" · {layout.label()} · ctx {loaded.n_ctx or '–'}"
         )
         titles = [row.title or str(row.kind) for row in main.cards.rows[: len(loaded.cards)]]
         counted = ", ".join(f"{titles.count(title)} × {title}" for title in dict.fromkeys(titles))
-        main.header.right = f"{counted} · {layout.engine}"
+        main.header.right = f"{counted} · {layout.engine}" if loaded.served is None else loaded.served.name

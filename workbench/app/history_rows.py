@@ -72,7 +72,7 @@ def layout_names(layouts: Sequence[Layout]) -> list[str]:
         lambda layout: layout.model.rpartition("/")[2],
     )
     telling = [part for part in parts if len({part(layout) for layout in layouts}) > 1]
-    return [" ".join(filter(None, (layout.split.label(), *(part(layout) for part in telling)))) for layout in layouts]
+    return [" ".join(filter(None, (layout.label(), *(part(layout) for part in telling)))) for layout in layouts]
 
 
 def cache_types(layout: Layout) -> str:

@@ -15,6 +15,7 @@ from workbench.engines.llama.client import inspect_models
 from workbench.lab.cards import find_topology, inventory
 from workbench.lab.demo import DEMO_LAYOUT
 from workbench.lab.forecast import DraftForecasts, Forecasts
+from workbench.lab.servers import BRIEF, known_servers, server_models
 from workbench.lab.watch import Watch
 from workbench.meters.sample import Snapshot
 from workbench.store.documents import DocumentError
@@ -133,3 +134,9 @@ def _models(folders: Sequence[Path], found: Callable[[ModelEntry], None]) -> Non
             found(ModelEntry(Path(inspected.path), inspected.model, inspected.error or ""))
     except EngineError as error:
         found(ModelEntry(Path("models"), error=error.reason))
+    for server in known_servers([layout for _, layout in list_layouts() if isinstance(layout, Layout)]):
+        try:
+            for model in server_models(server, BRIEF):
+                found(ModelEntry(Path(model.path), model, server=server))
+        except EngineError as error:
+            found(ModelEntry(Path(server.name), error=error.reason, server=server))

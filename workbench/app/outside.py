@@ -37,11 +37,24 @@ class LayoutEntry:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model file: what its header says, or why it cannot be read."""
+    """A model: what its header says, or its `server`, whose layout it then has but for the name; or what is wrong."""
 
     path: Path
     model: ModelInfo | None = None
     error: str = ""
+    server: Layout | None = None
+
+    def opens(self) -> Layout | None:
+        """A layout that loads it; None for what cannot be read."""
+        if self.model is None:
+            return None
+        name, base = Path(self.model.path).stem, self.server
+        if base is None:
+            return Layout(name=name, model=self.model.path)
+        return Layout(
+            name=self.model.name, engine=base.engine, model=self.model.path, url=base.url,
+            api_key_env=base.api_key_env, timeouts=base.timeouts,
+        )  # fmt: skip
 
 
 class Drafts(Protocol):

@@ -80,4 +80,6 @@ def difference(draft: Draft, current: Draft, names: Sequence[str]) -> str:
         moved.append(f"off cards {draft.off - current.off:+d}".replace("-", "−"))
     if moved:
         return ", ".join(moved) + (" layers" if draft.mode in ("layer", "none") else " shares")
-    return f"main card {names[draft.main_gpu]}" if draft.main_gpu != current.main_gpu else ""
+    if draft.main_gpu == current.main_gpu:
+        return ""
+    return f"main card {names[draft.main_gpu] if draft.main_gpu < len(names) else draft.main_gpu}"

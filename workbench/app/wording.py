@@ -37,7 +37,7 @@ def describe(problem: events.Problem) -> str:
 
 def layout_words(layout: Layout) -> str:
     """`layer 20:11, n_ctx 8192`, with a KV type that is not f16."""
-    words = [layout.split.label(), f"n_ctx {layout.context.n_ctx or 'as trained'}"]
+    words = [layout.label(), f"n_ctx {layout.context.n_ctx or 'as trained'}"]
     if {layout.context.type_k, layout.context.type_v} != {"f16"}:
         words.append(f"KV {cache_types(layout)}")
     return ", ".join(words)

@@ -42,7 +42,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         if self.mode == "layer":
             return self.counts
         if self.mode == "none":
-            return tuple(self.on_cards if card == self.main_gpu else 0 for card in range(self.n_cards))
+            alone = self.n_cards == 1
+            return tuple(self.on_cards if alone or card == self.main_gpu else 0 for card in range(self.n_cards))
         return self.shares
 
 
@@ -126,6 +127,15 @@ def to_split(draft: Draft, base: Split) -> Split:
         common = math.gcd(*draft.shares)
         return msgspec.structs.replace(split, tensor_split=tuple(float(share // common) for share in draft.shares))
     return split
+
+
+def to_server_split(draft: Draft) -> Split:
+    """The split that the draft asks of a server: how many layers are on cards, and in mode none on which."""
+    return Split(
+        split_mode=draft.mode,
+        main_gpu=draft.main_gpu if draft.mode == "none" else 0,
+        n_gpu_layers="all" if draft.off == 0 else draft.on_cards,
+    )
 
 
 def changes(draft: Draft, current: Draft) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -86,6 +87,13 @@ class Http:
 
     # ── one call ──────────────────────────────────────────────────────────────────────────
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """In this thread; in another where this one has a loop of its own that runs, such as a screen's at its end."""
+        if asyncio._get_running_loop() is None:
+            return self._drive(work)
+        with ThreadPoolExecutor(1) as beside:
+            return beside.submit(self._drive, work).result()
+
+    def _drive(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with self._calling:
             loop = asyncio.new_event_loop()
             task = loop.create_task(work())

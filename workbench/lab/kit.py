@@ -9,8 +9,9 @@ from typing import Protocol
 
 from workbench.domain.card import Card
 from workbench.domain.layout import EngineName, Layout
+from workbench.domain.rules import check_layout
 from workbench.domain.split import Virtual
-from workbench.engines.engine import Engine, EngineDied, EngineError, Loaded
+from workbench.engines.engine import Engine, EngineDied, EngineError, Loaded, LoadFailed
 from workbench.engines.llama.client import LlamaEngine
 from workbench.engines.llama.process import WorkerProcess, worker_environment
 from workbench.engines.ollama import OllamaEngine
@@ -67,8 +68,8 @@ class RealKit:
         self._openers: dict[EngineName, Callable[[Layout, OnDeath, int], Engine]] = {
             "llama.cpp": self._open_worker,
             # A server outlives its engines: it has no death to tell of, and no virtual cards.
-            "ollama": lambda layout, on_death, beside: OllamaEngine.open(layout),
-            "openai": lambda layout, on_death, beside: OpenAIEngine.open(layout),
+            "ollama": lambda layout, on_death, beside: OllamaEngine.open(_checked(layout)),
+            "openai": lambda layout, on_death, beside: OpenAIEngine.open(_checked(layout)),
         }
 
     def open_engine(self, layout: Layout, on_death: OnDeath, beside: int = 0) -> Engine:
@@ -140,3 +141,10 @@ class RealKit:
         with self._lock:
             if self._spare is None and self._keeps_spare:
                 self._spare = WorkerProcess(environment, places().engine_log, lambda error: None)
+
+
+def _checked(layout: Layout) -> Layout:
+    """The layout, if it asks nothing of its server that a request cannot. Raises LoadFailed."""
+    for key, message in check_layout(layout):
+        raise LoadFailed(f"{key.rpartition('.')[2]} {message}", key=key)
+    return layout

@@ -1,17 +1,32 @@
 """The models that a layout's server has."""
 
-from workbench.domain.layout import Layout
+from collections.abc import Iterable
+
+from workbench.domain.layout import Layout, Timeouts
 from workbench.engines import ollama, openai
 from workbench.engines.engine import EngineError, ModelInfo
 from workbench.engines.http import Http
 from workbench.engines.server import key_of
 
+BRIEF = Timeouts(connect_s=1.0, first_token_s=5.0, silence_s=5.0)
+"""For a question that nobody waits long for."""
 
-def server_models(layout: Layout) -> tuple[ModelInfo, ...]:
+
+def server_models(layout: Layout, timeouts: Timeouts | None = None) -> tuple[ModelInfo, ...]:
     """Each model, as far as the server describes it. Raises EngineError, also for a layout of no server."""
+    timeouts = timeouts or layout.timeouts
     if layout.served_by is None:
         raise EngineError(f"{layout.name} is no layout of a server", key="engine")
     key = key_of(layout)
     if layout.engine == "ollama":
-        return ollama.list_models(Http(layout.served_by, layout.timeouts, key))
-    return openai.list_models(Http(openai.api_base(layout.served_by), layout.timeouts, key))
+        return ollama.list_models(Http(layout.served_by, timeouts, key))
+    return openai.list_models(Http(openai.api_base(layout.served_by), timeouts, key))
+
+
+def known_servers(layouts: Iterable[Layout]) -> tuple[Layout, ...]:
+    """One layout for each server that these name, in their order."""
+    servers: dict[tuple[str | None, str | None], Layout] = {}
+    for layout in layouts:
+        if layout.served_by is not None:
+            servers.setdefault((layout.served_by, layout.api_key_env), layout)
+    return tuple(servers.values())

@@ -67,8 +67,10 @@ class Switch:
         return "beside" if self._kit.stand_beside(serving.layout, serving.loaded, self.layout) else "in turn"
 
     def keeps_weights(self, serving: Serving) -> bool:
-        """Whether only context settings change."""
+        """Whether only context settings change; a server loads anew for them, or refuses them when it is opened."""
         before, after = serving.layout, self.layout
+        if after.served_by is not None:
+            return False
         same = msgspec.structs.replace(after, context=before.context, name=before.name) == before
         return same and before.context != after.context
 

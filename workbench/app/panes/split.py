@@ -16,8 +16,12 @@ from workbench.domain import draft as drafts
 from workbench.domain.card import CardKind
 from workbench.domain.draft import Draft, draft_of
 from workbench.domain.layout import Layout
+from workbench.domain.servers import split_reasons
 from workbench.domain.split import Split, SplitMode
 from workbench.engines.engine import Loaded
+
+SERVERS_CARDS = "cards"
+"""The row of a server's cards, taken together."""
 
 
 class SplitPane(Vertical, can_focus=True):
@@ -44,6 +48,8 @@ class SplitPane(Vertical, can_focus=True):
         self.layout_now: Layout | None = None
         self.names: tuple[str, ...] = ()
         self.reasons: dict[SplitMode, str] = {}
+        self.closed = ""
+        """Why there is nothing to edit."""
         self.free_mib: dict[str, float | None] = {}
 
     def compose(self) -> ComposeResult:
@@ -60,19 +66,44 @@ class SplitPane(Vertical, can_focus=True):
         self.names = tuple(card.name for card in loaded.cards)
         counts = [card.layers for card in loaded.cards]
         landed = None if None in counts else [count or 0 for count in counts]
-        self.current = draft_of(layout.split, loaded.model.n_layer, len(self.names), landed)
         self.reasons = drafts.mode_reasons(kinds, loaded.model.arch, layout.context.flash_attn)
+        self.closed = ""
+        if loaded.served is not None:
+            self._show_served(layout, loaded.model.n_layer)
+        self.current = None if self.closed else draft_of(layout.split, loaded.model.n_layer, len(self.names), landed)
         self.chosen = min(self.chosen, len(self.names))
         self.typed, self.forecast, self.applied = None, "", None
         self.draft = self.current
         self._draw()
+
+    def _show_served(self, layout: Layout, n_layer: int) -> None:
+        """A server's cards are one row, since it alone knows which holds what; and some servers are asked nothing."""
+        reasons = split_reasons(layout.engine)
+        self.names = (SERVERS_CARDS,)
+        self.reasons = {"tensor": reasons["split_mode"], "row": reasons["split_mode"]}
+        if "n_gpu_layers" in reasons:
+            self.closed = reasons["n_gpu_layers"]
+        elif not n_layer:
+            self.closed = "the server does not tell how many layers the model has"
+
+    @property
+    def served(self) -> bool:
+        """Whether a server holds the model."""
+        return self.layout_now is not None and self.layout_now.served_by is not None
+
+    @property
+    def _split(self) -> Split | None:
+        """The split that the draft asks for."""
+        if self.draft is None or self.layout_now is None:
+            return None
+        return drafts.to_server_split(self.draft) if self.served else drafts.to_split(self.draft, self.layout_now.split)
 
     @property
     def asked(self) -> Split | None:
         """The split that applying would load; None where it runs already or cannot work here."""
         if self.draft is None or self.layout_now is None or not self.changed or self.draft.mode in self.reasons:
             return None
-        return drafts.to_split(self.draft, self.layout_now.split)
+        return self._split
 
     def asks(self, layout: Layout) -> bool:
         """Whether applying would load this layout."""
@@ -106,7 +137,7 @@ class SplitPane(Vertical, can_focus=True):
         self.stale = True
         self._draw()
         if self.is_mounted:
-            self.post_message(DraftChanged(self.asked))
+            self.post_message(DraftChanged(None if self.served else self.asked))
 
     def watch_chosen(self) -> None:
         """Draw, and keep the chosen row in sight."""
@@ -161,7 +192,7 @@ class SplitPane(Vertical, can_focus=True):
         """A digit of that number, or the main card."""
         if self.typed is not None:
             self.typed = (self.typed + str(digit))[-4:]
-        elif self.draft is None or digit >= len(self.names):
+        elif self.draft is None or (digit >= len(self.names) and not self.served):
             return
         elif self.draft.mode != "none":
             self.post_message(NoticeShown("llama.cpp reads main_gpu in mode none only; m changes the mode"))
@@ -175,7 +206,10 @@ class SplitPane(Vertical, can_focus=True):
             if number:
                 self._change(lambda draft: drafts.on_cards(draft, int(number)))
             return
-        if self.draft is None or self.layout_now is None:
+        split = self._split
+        if self.draft is None or split is None:
+            if self.closed:
+                self.post_message(NoticeShown(self.closed))
             return
         if self.draft.mode in self.reasons:
             self.post_message(NoticeShown(self.reasons[self.draft.mode]))
@@ -183,7 +217,7 @@ class SplitPane(Vertical, can_focus=True):
             self.post_message(NoticeShown("this split runs already; ← → move layers"))
         else:
             self.applied = self.draft
-            self.post_message(SplitApplied(drafts.to_split(self.draft, self.layout_now.split)))
+            self.post_message(SplitApplied(split))
 
     async def action_revert(self) -> None:
         """Stop typing; else drop the draft; else what Esc does elsewhere."""
@@ -203,6 +237,8 @@ class SplitPane(Vertical, can_focus=True):
     def _change(self, change: Callable[[Draft], Draft]) -> None:
         if self.draft is not None:
             self.draft = change(self.draft)
+        elif self.closed:
+            self.post_message(NoticeShown(self.closed))
 
     # ── drawing ───────────────────────────────────────────────────────────────────────────
     def _draw(self) -> None:
@@ -210,7 +246,10 @@ class SplitPane(Vertical, can_focus=True):
             return
         draft, current = self.draft, self.current
         if draft is None or current is None:
-            self.query_one("#split-mode", Static).update(Content.styled("no model is loaded", "$text-muted"))
+            why = self.closed or "no model is loaded"
+            self.query_one("#split-mode", Static).update(Content.styled(why, "$text-muted"))
+            for part in ("#split-layers", "#split-rows", "#forecast"):
+                self.query_one(part, Static).update("")
             return
         scroll = self.query_one("#split-scroll", VerticalScroll)
         width = scroll.content_size.width - scroll.show_vertical_scrollbar
@@ -230,4 +269,7 @@ class SplitPane(Vertical, can_focus=True):
             if not self.forecast:
                 return difference
             return difference + "\n" + Content.styled(self.forecast, "$text-muted" if self.stale else "")
-        return Content.styled("← → move layers, ↑ ↓ choose a card", "$text-muted")
+        hint = "← → move layers, ↑ ↓ choose a card"
+        if self.served and self.layout_now is not None:
+            hint = f"← → move layers. {split_reasons(self.layout_now.engine)['tensor_split']}"
+        return Content.styled(hint, "$text-muted")

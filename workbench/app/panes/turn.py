@@ -30,6 +30,8 @@ def figures(turn: Turn) -> Content:
             f"first token {turn.timing.ttft_s:.2f} s",
             f"{turn.timing.tokens} tokens",
         ]
+        if turn.timing.source in ("client", "pieces"):
+            pieces.append("timed here")
     line = Content.styled(" · ".join(pieces), "$text-muted")
     ending = ENDINGS[turn.stop_reason]
     if ending:

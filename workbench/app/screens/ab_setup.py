@@ -46,7 +46,7 @@ class Choice:
         name = Content.styled(one_line(self.layout.name, 22), "bold")
         origin = Content.styled(f"  {self.origin}" if self.origin else "", muted)
         room = max(4, width - name.cell_length - origin.cell_length - 2)
-        return name + Content("  " + one_line(self.layout.split.label(), room)) + origin
+        return name + Content("  " + one_line(self.layout.label(), room)) + origin
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def describe(entry: LayoutEntry, width: int) -> Content:
     layout = entry.layout
     name = one_line(layout.name, 22)
     model = one_line(Path(layout.model).name, max(10, width - 22 - 20 - 6))
-    line = Content.styled(f"  {name:<22} ", "bold") + Content(f"{one_line(layout.split.label(), 18):<18} ")
+    line = Content.styled(f"  {name:<22} ", "bold") + Content(f"{one_line(layout.label(), 18):<18} ")
     return line + Content.styled(model, "$text-muted")
 
 

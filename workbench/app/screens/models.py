@@ -14,6 +14,7 @@ from workbench.app.outside import ModelEntry
 from workbench.app.screens.dialog import Dialog
 from workbench.app.text import clean, one_line
 from workbench.domain.card import format_mib
+from workbench.domain.layout import Layout
 from workbench.engines.engine import ModelInfo
 
 
@@ -25,16 +26,19 @@ def describe(entry: ModelEntry, width: int) -> Content:
         )
     model = entry.model
     room = max(12, width - 44)
-    figures = f"{format_mib(model.size_mib):>9} {model.quantisation:>8} {model.n_layer:>4} {_tokens(model):>8}"
+    size = format_mib(model.size_mib) if model.size_mib else "–"
+    figures = f"{size:>9} {model.quantisation or '–':>8} {model.n_layer or '–':>4} {_tokens(model):>8}"
     return Content.styled(f"  {one_line(model.name or entry.path.stem, room):<{room}} ", "bold") + Content(figures)
 
 
 def _tokens(model: ModelInfo) -> str:
+    if not model.n_ctx_train:
+        return "–"
     return f"{model.n_ctx_train // 1024}k" if model.n_ctx_train % 1024 == 0 else str(model.n_ctx_train)
 
 
-class ModelsScreen(Dialog[ModelInfo]):
-    """Lists the models of the configured folders."""
+class ModelsScreen(Dialog[Layout]):
+    """Lists the models of the configured folders, and of the servers that layouts name."""
 
     class Found(Message):
         """A model was found; None when all were."""
@@ -94,10 +98,12 @@ class ModelsScreen(Dialog[ModelInfo]):
     @on(OptionList.OptionHighlighted)
     def _about(self, event: OptionList.OptionHighlighted) -> None:
         entry = self._entries[event.option_index]
-        self.query_one("#about", Static).update(clean(entry.error or str(entry.path)))
+        where = "" if entry.server is None else f" on {entry.server.served_by}"
+        self.query_one("#about", Static).update(clean(entry.error or f"{entry.path}{where}"))
 
     @on(OptionList.OptionSelected)
     def _open(self, event: OptionList.OptionSelected) -> None:
         entry = self._entries[event.option_index]
-        if entry.model is not None:
-            self.dismiss(entry.model)
+        layout = entry.opens()
+        if layout is not None:
+            self.dismiss(layout)
