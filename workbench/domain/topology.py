@@ -8,6 +8,8 @@ from workbench.domain.card import Card, CardKind
 
 LEVELS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """NVML's common ancestors, as nvidia-smi writes them."""
+_SHOWN = 3
+"""So many pairs are named with a reason."""
 MEANINGS = {
     "same board": "one board",
     "PIX": "at most one PCIe bridge",
@@ -104,5 +106,5 @@ def _cell(one: Card, other: Card, facts: Mapping[frozenset[str], Pair]) -> Cell:
 
 
 def _some(pairs: Sequence[str]) -> str:
-    shown = ", ".join(pairs[:4])
-    return shown if len(pairs) <= 4 else f"{shown} and {len(pairs) - 4} more"
+    shown = ", ".join(pairs[:_SHOWN])
+    return shown if len(pairs) <= _SHOWN else f"{shown} and {len(pairs) - _SHOWN} more"
