@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pynvml
 import pytest
 from textual.app import App, ComposeResult
@@ -390,6 +391,30 @@ async def test_a_key_turns_the_meters_off_and_hiding_slows_them(stand: MakeStand
         here.pane.focus()
         await here.pilot.press("o")
         assert str(meters.pace) == "full"
+
+
+async def test_what_is_free_counts_what_we_hold_and_parts_share_it(stand: MakeStand) -> None:
+    async with stand(h200(0, processes={77: 21_900}), h200(1)) as here:
+        here.serve(loaded("CUDA0", "CUDA1"))
+        await here.read(1)
+        free = 143771.0 - 30000 - 615
+        assert here.pane.free_mib == {"CUDA0": free + 21_900, "CUDA1": free + 21_200}
+        here.cards = tuple(
+            msgspec.structs.replace(card, pci_bus_id="0000:10:00.0", parts=2, total_mib=143771.0 / 2)
+            for card in here.cards
+        )
+        here.pane.show_cards(here.cards)
+        await here.read(1)
+        assert here.pane.free_mib == {"CUDA0": free / 2 + 21_200, "CUDA1": free / 2 + 21_200}
+
+
+async def test_meters_that_nobody_sees_from_the_start_go_slower(stand: MakeStand) -> None:
+    async with stand() as here:
+        meters = StubMeters()
+        here.pane.display = False
+        await here.pilot.pause()
+        here.pane.wire(meters, Outside())
+        assert meters.pace is Pace.HIDDEN
 
 
 async def test_a_sleeping_card_says_so(stand: MakeStand, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from workbench.lab import events
 from workbench.lab.watch import Watch, host_layers
 from workbench.meters.board import Watching
 from workbench.meters.sample import CardSample, HostSample, Snapshot
-from workbench.meters.sampler import Sampler
+from workbench.meters.sampler import Pace, Sampler
 
 HOST = HostSample(cpu_percent=10.0, total_mib=64000.0, available_mib=1.0, engine_cores=1.0)
 MODEL = ModelInfo(
@@ -162,6 +162,14 @@ def test_a_turn_without_a_reply_is_not_accounted_for() -> None:
     stand.read(13.0, (0, 0))
     assert stand.duties == []
     assert len(stand.seen) == 2
+
+
+def test_while_the_meters_are_off_no_reply_is_accounted_for() -> None:
+    stand = Stand()
+    stand.watch.pace = Pace.OFF
+    stand.begin(10.0)
+    stand.end(14.0)
+    assert stand.fed[0].marks == 0
 
 
 def test_layers_on_the_cpu_take_their_part_of_the_time() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.domain.duty import Price
 from workbench.domain.layout import Layout
 from workbench.domain.prompts import PromptSet
 from workbench.store.documents import DocumentError
@@ -124,4 +125,20 @@ def test_the_configuration_is_a_strict_document(at: Places) -> None:
         read_config()
     write(path, "model_folders: ['']\n")
     with pytest.raises(DocumentError, match="is empty"):
+        read_config()
+
+
+def test_what_running_costs(at: Places) -> None:
+    assert read_config().price is None
+    path = at.config / "config.yaml"
+    write(path, "price: {currency: CHF, per_hour: 4, per_kwh: 0.3}\n")
+    assert read_config().price == Price(currency="CHF", per_hour=4.0, per_kwh=0.3)
+    write(path, "price:\n  per_hour: -1\n")
+    with pytest.raises(DocumentError, match=r"config\.yaml:2: price\.per_hour: is -1; a price is above 0"):
+        read_config()
+    write(path, "price: {currency: CHF}\n")
+    with pytest.raises(DocumentError, match=r"config\.yaml:1: price: has neither per_hour nor per_kwh"):
+        read_config()
+    write(path, "price: {per_day: 4}\n")
+    with pytest.raises(DocumentError, match=r"price\.per_day"):
         read_config()

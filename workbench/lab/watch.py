@@ -104,7 +104,7 @@ class Watch:
 
     def _begin(self) -> None:
         serving = self._serving
-        if serving is None:
+        if serving is None or self._sampler.pace is Pace.OFF:
             return
         layout, loaded = serving
         watched = watching(self._cards, loaded).cards

@@ -58,6 +58,7 @@ class CardsPane(VerticalScroll):
     def wire(self, meters: Meters | None, outside: Outside) -> None:
         """Whom to ask for more."""
         self._meters, self._outside = meters, outside
+        self._set_pace(Pace.FULL if self.size.width else Pace.HIDDEN)
 
     # ── what is told ──────────────────────────────────────────────────────────────────────
     def show_loaded(self, loaded: Loaded | None) -> None:
@@ -112,10 +113,12 @@ class CardsPane(VerticalScroll):
             now = row.sample.free_mib
             if now is None:
                 free[row.name] = None
-            elif row.parts > 1 and row.name in known:
-                free[row.name] = known[row.name].part_of(now) + (row.memory.total_mib if row.memory else 0.0)
+                continue
+            held = 0.0 if row.memory is None else row.memory.total_mib
+            if row.parts > 1 and row.name in known:
+                free[row.name] = known[row.name].part_of(now) + held
             else:
-                free[row.name] = now + (row.sample.ours_mib or 0.0)
+                free[row.name] = now + (held if row.sample.ours_mib is None else row.sample.ours_mib)
         return free
 
     # ── keys ──────────────────────────────────────────────────────────────────────────────
