@@ -9,6 +9,7 @@ import msgspec
 
 from workbench.domain.conversation import Message, Sampling
 from workbench.domain.faults import Fault, nearest
+from workbench.domain.duty import Price
 from workbench.domain.layout import Context, Layout, Timeouts
 from workbench.domain.prompts import Prompt, PromptSet, Synthetic
 from workbench.domain.rules import check_env
@@ -76,7 +77,11 @@ RIGHT: dict[type, dict[str, str]] = {
         "seed": _COUNT,
         "ignore_eos": "true or false",
     },
-    Config: {"model_folders": "a list of folders, for example [~/models]"},
+    Config: {
+        "model_folders": "a list of folders, for example [~/models]",
+        "price": "a mapping, for example {currency: EUR, per_hour: 2.5}",
+    },
+    Price: {"currency": "a currency, for example EUR", "per_hour": "a number", "per_kwh": "a number"},
 }
 """What is right for each key; empty where the type lists its words itself."""
 RIGHT[Prompt] |= RIGHT[Sampling]
