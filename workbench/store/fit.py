@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from workbench.domain.conversation import Message, Sampling
-from workbench.domain.faults import Fault, nearest
 from workbench.domain.duty import Price
+from workbench.domain.faults import Fault, nearest
 from workbench.domain.layout import Context, Layout, Timeouts
 from workbench.domain.prompts import Prompt, PromptSet, Synthetic
 from workbench.domain.rules import check_env
