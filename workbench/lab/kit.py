@@ -14,8 +14,6 @@ from workbench.domain.split import Virtual
 from workbench.engines.engine import Engine, EngineDied, EngineError, Loaded, LoadFailed
 from workbench.engines.llama.client import LlamaEngine
 from workbench.engines.llama.process import WorkerProcess, worker_environment
-from workbench.engines.ollama import OllamaEngine
-from workbench.engines.openai import OpenAIEngine
 from workbench.lab.cards import inventory
 from workbench.lab.forecast import Forecasts
 from workbench.lab.foresight import Blind, Foresight, Sighted
@@ -68,8 +66,8 @@ class RealKit:
         self._openers: dict[EngineName, Callable[[Layout, OnDeath, int], Engine]] = {
             "llama.cpp": self._open_worker,
             # A server outlives its engines: it has no death to tell of, and no virtual cards.
-            "ollama": lambda layout, on_death, beside: OllamaEngine.open(_checked(layout)),
-            "openai": lambda layout, on_death, beside: OpenAIEngine.open(_checked(layout)),
+            "ollama": lambda layout, on_death, beside: _open_ollama(_checked(layout)),
+            "openai": lambda layout, on_death, beside: _open_openai(_checked(layout)),
         }
 
     def open_engine(self, layout: Layout, on_death: OnDeath, beside: int = 0) -> Engine:
@@ -141,6 +139,18 @@ class RealKit:
         with self._lock:
             if self._spare is None and self._keeps_spare:
                 self._spare = WorkerProcess(environment, places().engine_log, lambda error: None)
+
+
+def _open_ollama(layout: Layout) -> Engine:
+    from workbench.engines.ollama import OllamaEngine  # with HTTP, whose memory only servers are to cost
+
+    return OllamaEngine.open(layout)
+
+
+def _open_openai(layout: Layout) -> Engine:
+    from workbench.engines.openai import OpenAIEngine
+
+    return OpenAIEngine.open(layout)
 
 
 def _checked(layout: Layout) -> Layout:

@@ -3,10 +3,7 @@
 from collections.abc import Iterable
 
 from workbench.domain.layout import Layout, Timeouts
-from workbench.engines import ollama, openai
 from workbench.engines.engine import EngineError, ModelInfo
-from workbench.engines.http import Http
-from workbench.engines.server import key_of
 
 BRIEF = Timeouts(connect_s=1.0, first_token_s=5.0, silence_s=5.0)
 """For a question that nobody waits long for."""
@@ -14,6 +11,10 @@ BRIEF = Timeouts(connect_s=1.0, first_token_s=5.0, silence_s=5.0)
 
 def server_models(layout: Layout, timeouts: Timeouts | None = None) -> tuple[ModelInfo, ...]:
     """Each model, as far as the server describes it. Raises EngineError, also for a layout of no server."""
+    from workbench.engines import ollama, openai  # with HTTP, whose memory only servers are to cost
+    from workbench.engines.http import Http
+    from workbench.engines.server import key_of
+
     timeouts = timeouts or layout.timeouts
     if layout.served_by is None:
         raise EngineError(f"{layout.name} is no layout of a server", key="engine")
