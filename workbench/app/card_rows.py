@@ -27,7 +27,8 @@ FREE = "·"
 LEGEND = "█ weights ▓ kv ▒ compute ░ context ▞ others"
 SAMPLES = 24
 """So many readings a row keeps for its curve."""
-_GIB_FROM = 10240.0
+GIB_FROM = 10240.0
+"""Cards of this many MiB and more are told in GiB."""
 
 
 class CardRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +174,7 @@ def _draw_compact(row: CardRow, width: int, label_width: int) -> Content:
     if (state := _no_answer(row)) is not None:
         return label + state.truncate(room, ellipsis=True)
     figures = [f"{_sizes(row):>14}", f"{_percent(row):>4}"]
-    if not _is_process(row):
+    if not is_process(row):
         figures += [f"{_watts(row):>5}", f"{_degrees(row):>3}"]
     while len(figures) > 1 and room - len(" ".join(figures)) < 9:
         figures.pop()
@@ -213,9 +214,9 @@ def _second(row: CardRow, room: int, kinds: Content | None) -> Content:
     percent = f"{_percent(row):>4}"
     pieces = [] if kinds is None else [kinds]
     pieces += _alarm(row)
-    if not _is_process(row):
+    if not is_process(row):
         pieces += [Content(_watts(row)), Content(_degrees(row)), Content(_clock(row)), *_flows(row.sample)]
-    what = "cpu " if _is_process(row) else "gpu "
+    what = "cpu " if is_process(row) else "gpu "
     if row.parts > 1:
         what = "whole gpu "
     rest = Content("  ").join(pieces)
@@ -287,7 +288,8 @@ def _kind(place: int, mib: float, per_unit: float) -> Content:
     return Content.styled(letter, f"bold {colour}") + Content(f" {_size(mib, per_unit)}")
 
 
-def _is_process(row: CardRow) -> bool:
+def is_process(row: CardRow) -> bool:
+    """Whether the card is a process of this machine, which has no power, clock or link of its own."""
     return row.kind in (CardKind.VIRTUAL, CardKind.CPU)
 
 
@@ -314,7 +316,7 @@ def _sizes(row: CardRow) -> str:
 
 
 def _unit(mib: float | None) -> tuple[str, float]:
-    return ("GiB", 1024.0) if (mib or 0.0) >= _GIB_FROM else ("MiB", 1.0)
+    return ("GiB", 1024.0) if (mib or 0.0) >= GIB_FROM else ("MiB", 1.0)
 
 
 def _size(mib: float | None, per_unit: float) -> str:

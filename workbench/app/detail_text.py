@@ -2,7 +2,7 @@
 
 from textual.content import Content
 
-from workbench.app.card_rows import KINDS, CardRow
+from workbench.app.card_rows import KINDS, CardRow, is_process
 from workbench.domain.card import Card, format_mib
 from workbench.domain.duty import CardDuty, Duty
 from workbench.domain.owners import Owner
@@ -14,7 +14,11 @@ _NAMES = {"weights": "weights", "kv": "KV", "compute": "compute", "context": "co
 
 def describe(row: CardRow, card: Card | None, duty: Duty | None, *, host_pids: bool) -> Content:
     """Identity, memory by owner, clocks and power, links, errors, and the last reply; a line each."""
-    lines = [*_identity(row, card), *_memory(row, host_pids), Content(""), *_state(row), *_links(row)]
+    lines = [*_identity(row, card), *_memory(row, host_pids), Content("")]
+    if is_process(row):
+        lines.append(_line("use", f"{_number(row.sample.utilisation, '%')} of all cores"))
+    else:
+        lines += [*_state(row), *_links(row)]
     found = next((one for one in duty.cards if one.name == row.name), None) if duty is not None else None
     if duty is not None and found is not None:
         lines += [Content(""), *_reply(duty, found)]

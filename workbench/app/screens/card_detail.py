@@ -9,6 +9,7 @@ from textual.containers import Grid, Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 from textual_plotext import PlotextPlot
 
+from workbench.app.card_rows import GIB_FROM
 from workbench.app.detail_text import describe
 from workbench.app.screens.dialog import Dialog
 from workbench.meters.history import MINUTES
@@ -34,7 +35,7 @@ class Curve:
 
 CURVES = (
     Curve("use %", (("utilisation", "use"), ("dram_percent", "bandwidth"), ("tensor_percent", "tensor")), least=100.0),
-    Curve("memory GiB", (("used_mib", "used"),), per=1024.0, least=1.0),
+    Curve("memory MiB", (("used_mib", "used"),)),
     Curve("power W", (("power_w", "power"),), least=50.0),
     Curve("links MiB/s", (("pcie_mib_s", "PCIe"), ("nvlink_mib_s", "NVLink")), least=10.0),
 )
@@ -106,8 +107,12 @@ class CardDetailScreen(Dialog[None]):
         text = describe(row, card, self._pane.duty, host_pids=self._host_pids)
         self.query_one("#card-text", Static).update(text)
         for number, curve in enumerate(CURVES):
-            total = (row.total_mib or 0.0) / 1024 if curve.figures[0][0] == "used_mib" else 0.0
-            self._plot(self.query_one(f"#plot-{number}", PlotextPlot), curve, row.name, max(curve.least, total))
+            top = curve.least
+            if curve.title == "memory MiB" and row.total_mib:
+                per = 1024.0 if row.total_mib >= GIB_FROM else 1.0
+                curve = Curve("memory GiB" if per > 1 else curve.title, curve.figures, per)
+                top = row.total_mib / per
+            self._plot(self.query_one(f"#plot-{number}", PlotextPlot), curve, row.name, top)
 
     def _plot(self, widget: PlotextPlot, curve: Curve, card: str, top: float) -> None:
         plot = widget.plt
