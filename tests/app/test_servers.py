@@ -13,6 +13,7 @@ from tests.servers.running import Contract
 from workbench.app.app import WorkbenchApp
 from workbench.app.opening import Start, open_outside
 from workbench.app.outside import Outside
+from workbench.app.screens.context import ContextScreen
 from workbench.app.screens.models import ModelsScreen
 from workbench.domain.layout import Layout
 from workbench.lab.kit import RealKit
@@ -63,6 +64,19 @@ async def test_layers_on_cards_are_ollamas_to_change_and_which_card_is_not(ollam
         await pilot.press("enter")
         await until(pilot, lambda: "'main_gpu': 1" in str(ollama.state["loaded"]))
         await until(pilot, lambda: app.session.layout is not None and app.session.layout.split.main_gpu == 1)
+
+
+async def test_context_settings_of_ollama(ollama: Contract) -> None:
+    app = app_on(layout("ollama", ollama.url))
+    async with running(app) as pilot:
+        app.action_context()
+        await until(pilot, lambda: isinstance(app.screen, ContextScreen))
+        await pilot.press("down", "right")
+        foretold = app.screen.query_one("#foretold", Static)
+        await until(pilot, lambda: "ollama serve`" in str(foretold.render()))
+        await pilot.press("left", "up", "right", "enter")
+        await until(pilot, lambda: app.session.loaded is not None and app.session.loaded.n_ctx == 8192)
+        assert ollama.state["loaded"]["tiny:latest"]["options"]["num_ctx"] == 8192
 
 
 async def test_a_server_that_is_asked_nothing_says_so(openai: Contract) -> None:

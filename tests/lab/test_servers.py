@@ -11,13 +11,16 @@ from tests.lab import sessions
 from tests.lab.experiments import SHORT, begin
 from tests.lab.sessions import Told, done
 from tests.servers.running import Contract
+from workbench.domain.card import Card, CardKind
 from workbench.domain.layout import Context, EngineName, Layout
 from workbench.domain.prompts import Prompt, PromptSet
 from workbench.domain.samples import Sample, plan_ab
 from workbench.domain.split import Split, Virtual
 from workbench.engines.engine import LoadFailed
 from workbench.lab import events
+from workbench.lab.cards import watched
 from workbench.lab.progress import LoadEnded, RunEvent, SampleTaken
+from workbench.meters.board import WatchedGpu
 from workbench.store.runs import RunError, read_run
 
 
@@ -112,6 +115,24 @@ def test_from_a_server_to_our_worker_and_back(ollama: Contract, tiny: Path) -> N
         done(told.session.send("Say something."))
         done(told.session.go_back())
         assert ollama.state["loaded"]
+    finally:
+        told.close()
+
+
+def test_the_meters_look_for_a_servers_processes_on_every_gpu(ollama: Contract) -> None:
+    told = Told()
+    try:
+        loaded = told.load(served("ollama", ollama))
+        assert loaded.served is not None
+        cards = tuple(
+            Card(name=f"CUDA{at}", kind=CardKind.CUDA, pci_bus_id=f"0000:c{at}:00.0") for at in range(2)
+        )
+        cpu = Card(name="CPU", kind=CardKind.CPU)
+        assert watched((*cards, cpu), loaded) == tuple(
+            WatchedGpu(name=card.name, pci_bus_id=card.pci_bus_id or "", pids=loaded.served.pids) for card in cards
+        )
+        pid = ollama.state["loaded"]["tiny:latest"]["pid"]
+        assert pid in loaded.served.pids  # the runner is what holds the memory
     finally:
         told.close()
 

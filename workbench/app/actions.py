@@ -84,7 +84,7 @@ class Actions(App[None]):
         base = layout if split is None else msgspec.structs.replace(layout, split=split)
 
         def ask(draft: Layout) -> None:
-            if self.drafts is not None:
+            if self.drafts is not None and draft.served_by is None:  # what a server holds nobody foretells
                 self.drafts.ask(draft, Running(layout, loaded))
 
         def done(context: Context | None) -> None:

@@ -220,7 +220,7 @@ class WorkbenchApp(Actions):
         layout, loaded = self.session.layout, self.session.loaded
         if self.drafts is None:
             return
-        if event.split is None or layout is None or loaded is None:
+        if event.split is None or layout is None or loaded is None or loaded.served is not None:
             self.drafts.drop()
             self.main.split.forecast = ""
         else:

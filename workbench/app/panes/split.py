@@ -137,7 +137,7 @@ class SplitPane(Vertical, can_focus=True):
         self.stale = True
         self._draw()
         if self.is_mounted:
-            self.post_message(DraftChanged(None if self.served else self.asked))
+            self.post_message(DraftChanged(self.asked))
 
     def watch_chosen(self) -> None:
         """Draw, and keep the chosen row in sight."""
