@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import select
 import struct
 import subprocess
 import sys
@@ -31,12 +32,15 @@ class Terminal:
         )  # fmt: skip
         os.close(slave)
         self.written = b""
+        self._gone = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        while True:
+        while not self._gone:
             try:
+                if not select.select([self._master], [], [], 0.05)[0]:
+                    continue
                 data = os.read(self._master, 65536)
             except OSError:
                 return
@@ -47,11 +51,18 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)
 
+    def hang_up(self) -> None:
+        """The terminal goes, as at the end of a connection, without a word to the process."""
+        self._gone = True
+        self._reader.join(10)
+        os.close(self._master)
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._reader.join(10)
-        os.close(self._master)
+        if not self._gone:
+            self._reader.join(10)
+            os.close(self._master)
 
 
 @pytest.fixture
@@ -73,6 +84,40 @@ def test_the_screen_opens_loads_and_ends_cleanly(
     terminal.type(b"\x11")
     assert terminal.process.wait(30) == Code.DONE, terminal.written[-2000:]
     assert b"Traceback" not in terminal.written
+    wait_until(lambda: not any(child.is_running() for child in started))
+
+
+def test_bytes_that_are_no_text_and_coloured_pastes_do_no_harm(folder: Path, terminals: list[Terminal]) -> None:
+    terminals.append(terminal := Terminal(folder, "layouts/small.yaml"))
+    wait_until(lambda: b"RPC1" in terminal.written, 60)
+    terminal.type(b"\xff\x9b")
+    terminal.type(b"\x1b[200~one \x1b[31mtwo\x11\x1b[0m three\x1b[201~")
+    wait_until(lambda: b"one two three" in terminal.written)
+    terminal.type(b"\x11")
+    assert terminal.process.wait(30) == Code.DONE, terminal.written[-2000:]
+
+
+def test_stopped_and_continued_it_still_ends(folder: Path, terminals: list[Terminal]) -> None:
+    terminals.append(terminal := Terminal(folder, "layouts/small.yaml"))
+    wait_until(lambda: b"RPC1" in terminal.written, 60)
+    screen = psutil.Process(terminal.process.pid)
+    before = screen.num_threads()
+    for _ in range(3):
+        terminal.written = b""
+        screen.suspend()
+        screen.resume()
+        wait_until(lambda: b"\x1b[?1049h" in terminal.written)
+    assert screen.num_threads() <= before + 2, "each SIGCONT leaves threads behind"
+    terminal.type(b"\x11")
+    assert terminal.process.wait(30) == Code.DONE, terminal.written[-2000:]
+
+
+def test_a_terminal_that_is_gone_leaves_nothing_behind(folder: Path, terminals: list[Terminal]) -> None:
+    terminals.append(terminal := Terminal(folder, "layouts/small.yaml"))
+    wait_until(lambda: b"RPC1" in terminal.written, 60)
+    started = psutil.Process(terminal.process.pid).children(recursive=True)
+    terminal.hang_up()
+    terminal.process.wait(30)
     wait_until(lambda: not any(child.is_running() for child in started))
 
 

@@ -44,6 +44,7 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
     set_defaults()
     from workbench.app.app import WorkbenchApp
     from workbench.app.opening import decide, open_outside
+    from workbench.app.terminal import take_terminal
     from workbench.lab.kit import RealKit
     from workbench.lab.session import Session
 
@@ -56,6 +57,7 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
         conversation=start.conversation,
         pick_model=start.pick_model,
     )
+    take_terminal(app)
     try:
         app.run()
     finally:
