@@ -24,10 +24,10 @@ def test_one_json_object_with_text_figures_and_cards(workbench: Workbench) -> No
     assert done.returncode == Code.DONE, done.stderr
     value = json.loads(done.stdout)
     assert list(value) == [
-        "text", "prompt_tokens", "tokens", "ttft_s", "prefill_tok_s", "decode_tok_s", "stop_reason", "split", "timed_by",
-        "cards",
+        "text", "prompt_tokens", "tokens", "ttft_s", "prefill_tok_s", "decode_tok_s", "stop_reason", "split",
+        "timed_by", "cards",
     ]  # fmt: skip
-    assert value["timed_by"] == "engine"
+    assert value["timed_by"] == "worker"
     assert value["tokens"] == 12
     assert value["stop_reason"] == "max_tokens"
     assert value["split"] == "layer 20:11"
