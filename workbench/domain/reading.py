@@ -91,15 +91,17 @@ def _balance(scene: Scene) -> str:
     working = [card for card in duty.cards if (card.ideal or 0) > 0]
     if duty.idle is not None and duty.idle > _MUCH_IDLE:
         return f"no card was busy for {duty.idle * 100:.0f} % of the last reply: the host or the links are the limit"
-    if len(working) <= 1:
-        return _single(scene, working)
+    if not working:
+        return ""  # nobody tells which card works, as with a server
+    if len(working) == 1:
+        return _single(scene, working[0])
     if duty.mode == "layer":
         return _turns(working)
     return _together(working)
 
 
-def _single(scene: Scene, working: Sequence[CardDuty]) -> str:
-    name = working[0].name if working else "one card"
+def _single(scene: Scene, working: CardDuty) -> str:
+    name = working.name
     dram = next((card.dram_percent for card in scene.cards if card.name == name), None)
     if scene.working and dram is not None and dram >= _BANDWIDTH:
         return f"{name} does all the work and is bound by its memory's bandwidth ({dram:.0f} %)"
