@@ -17,7 +17,8 @@ from workbench.domain.forecast import (
     shares_by_room,
 )
 from workbench.domain.memory import CardMemory
-from workbench.domain.split import Split
+from workbench.domain.rules import check_split
+from workbench.domain.split import Split, SplitMode
 
 GIB = 1024.0
 
@@ -131,6 +132,13 @@ def test_what_is_explicit_stays(split: Split) -> None:
 
 def test_layers_off_the_cards_stay_off() -> None:
     assert resolve_auto(Split(n_gpu_layers=10), 30, WHOLE, [room(64 * GIB), room(1.0)]).layers == (10, 0)
+
+
+@pytest.mark.parametrize("mode", ["layer", "tensor", "row"])
+def test_no_layer_on_cards_is_a_split_too(mode: SplitMode) -> None:
+    split = resolve_auto(Split(split_mode=mode, n_gpu_layers=0), 30, WHOLE, [room(GIB), room(GIB)])
+    assert (split.n_gpu_layers, split.layers) == (0, None)
+    assert check_split(split) == []
 
 
 @given(

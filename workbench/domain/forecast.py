@@ -228,6 +228,8 @@ def resolve_auto(
     if split.split_mode == "none" or split.layers is not None or split.tensor_split != "auto" or not rooms:
         return split
     on_cards = n_layer + 1 if split.n_gpu_layers == "all" else min(split.n_gpu_layers, n_layer + 1)
+    if on_cards == 0:
+        return msgspec.structs.replace(split, tensor_split=(1.0,) * len(rooms))
     single = one_card(whole.total_mib, rooms) if split.split_mode != "tensor" else None
     if single is not None:
         counts = tuple(on_cards if card == single else 0 for card in range(len(rooms)))
