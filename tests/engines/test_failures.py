@@ -1,5 +1,6 @@
 """What cannot be loaded: one message that says what is wrong and what would be right, and no process left."""
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ import pytest
 
 from tests.engines.conftest import DEMO, Open, layout, with_context
 from tests.models import write_model
+from tests.waiting import wait_until
 from workbench.domain.layout import Layout
 from workbench.domain.split import Virtual
 from workbench.engines.engine import EngineDied, EngineError, LoadFailed
 from workbench.engines.llama.client import inspect_models
+from workbench.engines.llama.wire import Inspected
 from workbench.lab.kit import RealKit
 from workbench.store.models import ModelError
 
@@ -136,6 +139,33 @@ def test_headers_of_damaged_files_are_read_one_by_one_by_one_worker(tmp_path: Pa
     assert all((one.model is None) == (one.error is not None) for one in seen)
     assert seen[-1].model is not None
     assert sum(one.error is not None for one in seen) > 10
+
+
+def test_a_name_that_is_no_text_is_one_error_among_the_models(tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"odd\xff.gguf")
+    paths = [odd, write_model(tmp_path / "whole.gguf", n_layer=1)]
+    odd.write_bytes(paths[1].read_bytes())
+    seen = list(inspect_models(paths, tmp_path / "engine.log"))
+    assert [one.model is not None for one in seen] == [False, True]
+    assert seen[0].error == "its name is not UTF-8; rename it"
+
+
+def test_a_header_that_brings_its_reader_down_is_one_error_among_the_models(tmp_path: Path) -> None:
+    """A pipe that nobody writes to holds the reader up until it is killed, as a bad header may crash it."""
+    os.mkfifo(tmp_path / "pipe.gguf")
+    whole = write_model(tmp_path / "whole.gguf", n_layer=1)
+    before = {child.pid for child in psutil.Process().children()}
+    seen: list[Inspected] = []
+    reading = threading.Thread(
+        target=lambda: seen.extend(inspect_models([whole, tmp_path / "pipe.gguf", whole], tmp_path / "engine.log"))
+    )
+    reading.start()
+    wait_until(lambda: seen)
+    (reader,) = (child for child in psutil.Process().children() if child.pid not in before)
+    reader.kill()
+    reading.join(30)
+    assert [one.model is not None for one in seen] == [True, False, True]
+    assert "SIGKILL" in (seen[1].error or "")
 
 
 def test_an_unknown_architecture_is_named(tmp_path: Path, open_engine: Open) -> None:

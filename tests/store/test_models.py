@@ -92,6 +92,17 @@ def test_what_is_no_model_is_said(tmp_path: Path) -> None:
     fails(link, "does not exist")
 
 
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.gguf")
+    with pytest.raises(ModelError, match=r"m\.gguf is no plain file; name a GGUF file"):
+        resolve_model(str(tmp_path / "m.gguf"))
+
+
+def test_the_home_of_a_user_who_is_not_there() -> None:
+    with pytest.raises(ModelError, match=r"~nobody-here/m\.gguf does not exist"):
+        resolve_model("~nobody-here/m.gguf")
+
+
 def test_models_are_found_newest_first_each_once(tmp_path: Path) -> None:
     old = gguf(tmp_path / "a" / "old.gguf")
     os.utime(old, (1, 1))

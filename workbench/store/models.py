@@ -72,7 +72,7 @@ def size_mib(path: Path) -> float:
 
 def usual_folders(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """Where models are usually kept: ~/models, the caches of Hugging Face, LM Studio and llama.cpp."""
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))
     cache = Path(env.get("XDG_CACHE_HOME") or home / ".cache")
     hub = env.get("HF_HUB_CACHE") or Path(env.get("HF_HOME") or cache / "huggingface") / "hub"
     return (home / "models", Path(hub), home / ".lmstudio" / "models", cache / "lm-studio" / "models",
@@ -88,7 +88,7 @@ def find_models(folders: Sequence[str | Path] | None = None) -> list[ModelFile]:
     found: dict[tuple[int, int], ModelFile] = {}
     seen: set[tuple[int, int]] = set()
     for folder in usual_folders() if folders is None else folders:
-        for path in _ggufs(Path(folder).expanduser(), seen, _MAX_DEPTH):
+        for path in _ggufs(Path(os.path.expanduser(folder)), seen, _MAX_DEPTH):
             try:
                 stats = [part.stat() for part in parts_of(path) if part.exists()]
                 identity = (stats[0].st_dev, stats[0].st_ino)
@@ -137,7 +137,7 @@ def _demo_model() -> Path:
 def _one_file(model: str) -> Path:
     if model.startswith("demo:"):
         raise ModelError(f"there is no bundled model `{model}`{nearest(model, [DEMO]) or f'; there is {DEMO}'}")
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     try:
         if path.exists() or not glob.has_magic(str(path)):
             return _first_part(path)
@@ -170,6 +170,8 @@ def _check_file(path: Path) -> None:
         models = [model.path.name for model in find_models([path])]
         within = f", such as {models[0]}" if models else ""
         raise ModelError(f"{path} is a folder; name a GGUF file in it{within}")
+    if path.exists() and not path.is_file():
+        raise ModelError(f"{path} is no plain file; name a GGUF file")
     try:
         with path.open("rb") as file:
             head = file.read(_HEADER_BYTES)

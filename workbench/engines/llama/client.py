@@ -230,14 +230,25 @@ def list_devices(env: Mapping[str, str | None], log: Path) -> tuple[wire.Device,
 
 
 def inspect_models(paths: Iterable[Path], log: Path) -> Iterator[wire.Inspected]:
-    """The header of each model, one by one, from one worker. Raises EngineDied."""
-    worker = WorkerProcess(worker_environment({}, virtual=False), log, on_end=lambda _: None)
+    """The header of each model, one by one; one that brings its reader down counts as unreadable. Raises EngineDied."""
+    worker: WorkerProcess | None = None
     try:
         for path in paths:
-            worker.send(wire.Inspect(str(path)))
-            yield _next(worker, wire.Inspected)
+            if worker is None or not worker.alive:
+                worker = WorkerProcess(worker_environment({}, virtual=False), log, on_end=lambda _: None)
+                _next(worker, wire.Ready)
+            try:
+                worker.send(wire.Inspect(str(path)))
+                inspected = _next(worker, wire.Inspected)
+            except EngineDied as error:
+                worker.close()
+                inspected = wire.Inspected(path=str(path), error=f"its header cannot be read: {error.reason}")
+            except EngineError:
+                inspected = wire.Inspected(path=str(path), error="its name is not UTF-8; rename it")
+            yield inspected
     finally:
-        worker.close()
+        if worker is not None:
+            worker.close()
 
 
 def engine_facts(log: Path) -> wire.Ready:
