@@ -1,5 +1,7 @@
 """Usage, exit codes and messages; nothing here loads a model."""
 
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +39,12 @@ def test_the_screen_without_a_terminal_names_what_works(workbench: Workbench, ar
         (("run", "small"), ("prompt", "-p TEXT")),
         (("run", "small", "-p", "a", "-f", "b"), ("prompt once",)),
         (("run", "small", "-p", "a", "--max-tokens", "0"), ("--max-tokens",)),
+        (("run", "small", "-p", "a", "--temperature", "nan"), ("--temperature", "nan")),
+        (("run", "small", "-p", "a", "--temperature", "inf"), ("--temperature", "inf")),
+        (("run", "small", "-p", "a", "--seed", "4294967296"), ("--seed", "4294967295")),
+        (("cards", "--watch", "nan"), ("--watch", "nan")),
+        (("~nobody-here/x.yaml",), ("terminal",)),
+        (("run", "~nobody-here/x.yaml", "-p", "a"), ("~nobody-here/x.yaml", "does not exist")),
         (("run", "small", "-p", "  "), ("empty",)),
         (("run", "small", "-"), ("empty",)),
         (("run", "small", "-f", "nothing.txt"), ("nothing.txt",)),
@@ -53,6 +61,53 @@ def test_wrong_usage_is_one_message_and_exit_2(
 def test_a_wrong_document_is_named_with_line_and_key(workbench: Workbench, folder: Path) -> None:
     (folder / "bad.yaml").write_text(LAYOUT.replace("layers:", "layer:"))
     assert_one_message(workbench("run", "bad.yaml", "-p", "a"), Code.WRONG, "bad.yaml:4", "split.layer")
+
+
+def shell(folder: Path, command: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    """A shell's line in `folder`; `workbench` is the command."""
+    return subprocess.run(
+        ["bash", "-c", command.replace("workbench", f"{shlex.quote(sys.executable)} -m workbench")],
+        cwd=folder, capture_output=True, text=True, env={**os.environ, **env}, timeout=60,
+    )  # fmt: skip
+
+
+def test_a_full_disk_behind_stdout_is_said(folder: Path) -> None:
+    done = shell(folder, "workbench check layouts/small.yaml >/dev/full")
+    assert_one_message(done, Code.FAILED, "cannot be written", "No space left")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_fault(folder: Path, closed: str) -> None:
+    done = shell(folder, f"workbench check layouts/small.yaml {closed}")
+    assert (done.returncode, done.stderr) == (Code.DONE, "")
+
+
+def test_a_reader_that_leaves_is_no_fault(folder: Path) -> None:
+    (folder / "bad.yaml").write_text("name: bad\n")
+    assert shell(folder, "workbench check layouts/small.yaml bad.yaml 2>/dev/null | true").stderr == ""
+
+
+def test_a_terminal_without_some_characters_gets_them_escaped(folder: Path) -> None:
+    done = shell(folder, "workbench check --help", PYTHONIOENCODING="latin-1")
+    assert done.returncode == Code.DONE, done.stderr
+    assert r"FILE\u2026" in done.stdout
+
+
+def test_a_name_that_is_no_text_can_be_said(folder: Path) -> None:
+    command = r"""cp layouts/small.yaml $'bad\xff.yaml'; workbench check bad*.yaml"""
+    done = shell(folder, command, PYTHONIOENCODING="utf-8")
+    assert done.returncode == Code.DONE, done.stderr
+    assert "sound" in done.stdout
+
+
+def test_bytes_on_stdin_that_are_no_text(folder: Path) -> None:
+    done = shell(folder, r"printf '\xff\xfe' | workbench run small -")
+    assert_one_message(done, Code.WRONG, "stdin", "UTF-8")
+
+
+def test_a_home_that_is_not_there_is_said(folder: Path) -> None:
+    done = shell(folder, "workbench run small -p a", WORKBENCH_HOME="~nobody-here/x")
+    assert_one_message(done, Code.WRONG, "WORKBENCH_HOME=~nobody-here/x")
 
 
 def test_a_prompt_file_that_is_not_text(workbench: Workbench, folder: Path) -> None:

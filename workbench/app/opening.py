@@ -1,5 +1,6 @@
 """What the screen opens on, and the real folders, cards and meters around it."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +80,7 @@ def no_model(folders: Sequence[Path]) -> str:
 def model_folders() -> Sequence[Path]:
     """Where models are looked for. Raises DocumentError."""
     configured = read_config().model_folders
-    return usual_folders() if configured is None else [Path(folder).expanduser() for folder in configured]
+    return usual_folders() if configured is None else [Path(os.path.expanduser(folder)) for folder in configured]
 
 
 def open_outside(start: Start, forecasts: Forecasts) -> Outside:

@@ -1,9 +1,10 @@
 """What can be said on the command line."""
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,11 +12,23 @@ from workbench import __version__
 from workbench.cli.failures import Code, CommandFailed, explain
 from workbench.cli.measuring import ab, replay, runs
 from workbench.cli.serving import export, import_, models
+from workbench.cli.streams import quiet_stdout, ready_streams
 
 if TYPE_CHECKING:
     from workbench.domain.split import SplitMode
 
 TARGET = "[LAYOUT | MODEL.gguf | FOLDER]"
+
+
+class Number(click.FloatRange):
+    """A number of the range, and no nan."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Raises click.BadParameter."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is no number", param, ctx)
+        return number
 
 
 class Commands(click.Group):
@@ -87,8 +100,8 @@ def demo() -> None:
 @click.option("-p", "--prompt", metavar="TEXT", help="The prompt.")
 @click.option("-f", "--file", metavar="FILE", type=click.Path(path_type=Path), help="Read the prompt from a file.")
 @click.option("--max-tokens", metavar="N", type=click.IntRange(min=1), help="End the reply after N tokens.")
-@click.option("--temperature", metavar="T", type=click.FloatRange(min=0), help="0 takes the likeliest token.")
-@click.option("--seed", metavar="N", type=click.IntRange(min=0), help="Make a reply repeatable.")
+@click.option("--temperature", metavar="T", type=Number(min=0, max=100), help="0 takes the likeliest token.")
+@click.option("--seed", metavar="N", type=click.IntRange(0, 2**32 - 1), help="Make a reply repeatable.")
 @click.option("--image", "images", metavar="FILE", multiple=True, help="Show it an image; on servers whose model can.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def run(
@@ -140,7 +153,7 @@ def forecast(
 
 @commands.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one object a sample.")
-@click.option("--watch", metavar="SECONDS", type=click.FloatRange(min=0.1), help="Read the meters again and again.")
+@click.option("--watch", metavar="SECONDS", type=Number(min=0.1, max=86400), help="Read the meters again and again.")
 @click.option("--topology", is_flag=True, help="Tell how the cards are joined.")
 def cards(as_json: bool, watch: float | None, topology: bool) -> None:
     """List the cards of this machine.
@@ -189,24 +202,15 @@ def has_terminal() -> bool:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    ready_streams()
+    code: str | int | None
     try:
         commands.main(args, prog_name="workbench", standalone_mode=False)
         sys.stdout.flush()
-        code: int = Code.DONE
-    except SystemExit:
-        raise
+        code = Code.DONE
+    except SystemExit as ended:
+        code = ended.code
     except BaseException as error:
         code = explain(error)
-    if code == Code.FAILED:
-        quiet_stdout()
+    quiet_stdout()
     sys.exit(code)
-
-
-def quiet_stdout() -> None:
-    """Let the interpreter end without a word about a stdout that nobody reads any more."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        import os
-
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

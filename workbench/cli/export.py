@@ -1,6 +1,6 @@
 """`workbench export`: a layout as others run it."""
 
-from pathlib import Path
+import os
 
 import click
 import msgspec
@@ -39,7 +39,7 @@ def _elsewhere(layout: Layout, error: ModelError) -> str:
     """A plain path of another machine; a glob or a bundled model means a file that must be here."""
     if any(char in layout.model for char in "*?[") or layout.model.startswith("demo:"):
         raise error
-    return str(Path(layout.model).expanduser())
+    return os.path.expanduser(layout.model)
 
 
 def _with_names(layout: Layout) -> Layout:

@@ -1,5 +1,7 @@
 """How a command ends: exit codes, and one message on stderr for each failure."""
 
+import contextlib
+import errno
 import traceback
 from datetime import datetime
 from enum import IntEnum
@@ -33,6 +35,7 @@ def explain(error: BaseException) -> int:
     from workbench.store.documents import DocumentError
     from workbench.store.journal import JournalError
     from workbench.store.models import ModelError
+    from workbench.store.places import HomeError
     from workbench.store.runs import RunError
 
     match error:
@@ -46,7 +49,7 @@ def explain(error: BaseException) -> int:
         case CommandFailed():
             say(str(error))
             return error.code
-        case DocumentError() | ModelError() | RunError():
+        case DocumentError() | ModelError() | RunError() | HomeError():
             say(str(error))
             return Code.WRONG
         case EngineError():
@@ -57,14 +60,18 @@ def explain(error: BaseException) -> int:
             return Code.FAILED
         case BrokenPipeError():
             return Code.FAILED
+        case OSError(filename=None, errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG | errno.EIO):
+            say(f"the output cannot be written: {error.strerror}")
+            return Code.FAILED
         case _:
             say(_logged(error))
             return Code.FAILED
 
 
 def say(message: str) -> None:
-    """One message on stderr."""
-    click.echo(f"workbench: {message}", err=True)
+    """One message on stderr, if somebody reads it."""
+    with contextlib.suppress(OSError):
+        click.echo(f"workbench: {message}", err=True)
 
 
 def describe(error: EngineError) -> str:
@@ -80,7 +87,7 @@ def _help_for(ctx: click.Context | None) -> str:
 
 def _logged(error: BaseException) -> str:
     """Write the traceback to the log folder; what to tell people."""
-    from workbench.store.places import places
+    from workbench.store.places import HomeError, places
 
     what = f"unexpected {type(error).__name__}: {error}"
     try:
@@ -88,6 +95,6 @@ def _logged(error: BaseException) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as log:
             log.write(f"{datetime.now().isoformat(timespec='seconds')}\n{''.join(traceback.format_exception(error))}\n")
-    except OSError:
+    except (OSError, HomeError):
         return what
     return f"{what}; details are in {path}"

@@ -1,5 +1,6 @@
 """What `workbench [LAYOUT | MODEL.gguf | FOLDER]` names."""
 
+import os
 from pathlib import Path
 
 from workbench.domain.layout import Layout
@@ -13,7 +14,7 @@ def what_to_open(target: str) -> Layout | Path:
 
     Raises DocumentError, ModelError.
     """
-    path = Path(target).expanduser()
+    path = Path(os.path.expanduser(target))
     if path.is_dir():
         return path
     if path.suffix.lower() == ".gguf":

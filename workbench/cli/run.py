@@ -1,5 +1,7 @@
 """`workbench run`: one prompt, one reply, and what they took."""
 
+import contextlib
+import io
 import re
 import sys
 from collections.abc import Callable
@@ -33,17 +35,22 @@ def read_prompt(text: str | None, file: Path | None, from_stdin: bool) -> str:
     if (text is not None) + (file is not None) + from_stdin != 1:
         raise click.UsageError("name the prompt once: -p TEXT, -f FILE, or - for stdin")
     if from_stdin or file == Path("-"):
-        text = sys.stdin.read()
+        text = _decoded("stdin", sys.stdin.buffer.read())
     elif file is not None:
         try:
-            text = file.read_text(encoding="utf-8")
+            text = _decoded(str(file), file.read_bytes())
         except OSError as error:
             raise CommandFailed(f"{file}: {error.strerror}; name a text file", Code.WRONG) from None
-        except UnicodeDecodeError:
-            raise CommandFailed(f"{file}: is not UTF-8 text", Code.WRONG) from None
     if text is None or not text.strip():
         raise CommandFailed("the prompt is empty", Code.WRONG)
     return text
+
+
+def _decoded(where: str, data: bytes) -> str:
+    try:
+        return io.TextIOWrapper(io.BytesIO(data), "utf-8-sig").read()
+    except UnicodeDecodeError:
+        raise CommandFailed(f"{where}: is not UTF-8 text", Code.WRONG) from None
 
 
 class Printer:
@@ -53,7 +60,7 @@ class Printer:
         self._quiet = quiet
         self._out = out
         self._err = err
-        self.broken = False
+        self.broken: OSError | None = None
         self.problem: str | None = None
         self.stop: Callable[[], None] = lambda: None
 
@@ -64,12 +71,13 @@ class Printer:
                 try:
                     self._out.write(_CONTROL.sub("", text) if self._out.isatty() else text)
                     self._out.flush()
-                except OSError:
-                    self.broken = True
+                except OSError as error:
+                    self.broken = error
                     self.stop()
             case LoadMoved(fraction, stage) if self._err.isatty():
-                self._err.write(f"\r{f'{stage} {fraction:.0%}':<40}\r")
-                self._err.flush()
+                with contextlib.suppress(OSError):
+                    self._err.write(f"\r{f'{stage} {fraction:.0%}':<40}\r")
+                    self._err.flush()
             case Problem():
                 self.problem = with_sizes(event.message, event.card, event.wanted_mib, event.free_mib)
             case Notice(message):
@@ -95,8 +103,8 @@ def run_prompt(
         raise DocumentError.at(path, error.key, error.message) from error
     finally:
         session.close()
-    if printer.broken:
-        raise BrokenPipeError
+    if printer.broken is not None:
+        raise printer.broken
     if as_json:
         click.echo(run_json(layout, loaded, turn))
     else:

@@ -203,7 +203,7 @@ def without_thinking(message: Message) -> Message:
 def image_base64(path: str) -> tuple[str, str]:
     """An image as (media type, base64). Raises EngineError."""
     try:
-        with Path(path).expanduser().open("rb") as file:
+        with open(os.path.expanduser(path), "rb") as file:
             data = file.read(LARGEST_IMAGE + 1)
     except OSError as error:
         raise EngineError(f"the image {path} cannot be read: {error.strerror}") from None

@@ -19,6 +19,10 @@ _YAML = (".yaml", ".yml")
 _Document = TypeVar("_Document", Layout, PromptSet)
 
 
+class HomeError(Exception):
+    """It cannot be told where the user's folders are: why, and what would be right."""
+
+
 class Places(msgspec.Struct, frozen=True, kw_only=True):
     """The folders in use; none is made before something is written there.
 
@@ -58,14 +62,19 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def places(env: Mapping[str, str] = os.environ) -> Places:
-    """The folders of this user."""
+    """The folders of this user. Raises HomeError."""
     if home := env.get(HOME_VARIABLE):
-        root = Path(home).expanduser()
+        root = Path(os.path.expanduser(home))
+        if str(root).startswith("~"):
+            raise HomeError(f"{HOME_VARIABLE}={home} names no folder; set it to one of yours")
         return Places(config=root / "config", state=root / "state", log=root / "log", data=root / "data",
                       runtime=root / "run")
     dirs = platformdirs.PlatformDirs("workbench", appauthor=False)
-    return Places(config=dirs.user_config_path, state=dirs.user_state_path, log=dirs.user_log_path,
-                  data=dirs.user_data_path, runtime=_runtime(env) or dirs.user_state_path / "run")
+    try:
+        return Places(config=dirs.user_config_path, state=dirs.user_state_path, log=dirs.user_log_path,
+                      data=dirs.user_data_path, runtime=_runtime(env) or dirs.user_state_path / "run")
+    except RuntimeError:
+        raise HomeError(f"there is no home folder; set HOME, or {HOME_VARIABLE} to a folder of yours") from None
 
 
 def _runtime(env: Mapping[str, str]) -> Path | None:
@@ -148,7 +157,7 @@ def _read_all(
 def _find(
     asked: str, noun: str, folders: tuple[Path, ...], read: Callable[[], list[tuple[Path, _Document | DocumentError]]]
 ) -> Path:
-    path = Path(asked).expanduser()
+    path = Path(os.path.expanduser(asked))
     is_path = os.sep in asked or path.suffix.lower() in (*_YAML, ".jsonl")
     if is_path and (path.exists() or os.sep in asked):
         if not path.exists():

@@ -187,7 +187,7 @@ def find_run(asked: str, at: Places | None = None) -> Path:
 
     Raises RunError, naming near ones.
     """
-    path = Path(asked).expanduser()
+    path = Path(os.path.expanduser(asked))
     if os.sep in asked or (path / HEADER).exists():
         return path
     folders = [folder for folder, _ in list_runs(at)]

@@ -62,7 +62,7 @@ def _chain(sampling: Sampling) -> Iterator[Any]:
             llama.llama_sampler_init_top_p(sampling.top_p, 1),
             llama.llama_sampler_init_min_p(sampling.min_p, 1),
             llama.llama_sampler_init_temp(sampling.temperature),
-            llama.llama_sampler_init_dist(seed & 0xFFFFFFFF),
+            llama.llama_sampler_init_dist(seed % llama.LLAMA_DEFAULT_SEED),
         ):
             llama.llama_sampler_chain_add(chain, link)
         yield chain
