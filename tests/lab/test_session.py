@@ -261,6 +261,38 @@ def test_the_first_load_can_be_cancelled_and_another_takes_its_place(told: Told,
     assert done(told.session.send("hello")).reply == "abcdefghabcd"
 
 
+def test_of_splits_asked_for_in_a_row_the_last_is_loaded(told: Told, reciter: Path) -> None:
+    told.load(layout(reciter, layers=(4, 4)))
+    at = len(told.of(events.LayoutLoaded))
+    asked = [told.session.resplit(Split(layers=(8 - n, n), cards=TWO_CARDS)) for n in (1, 2, 3, 5, 6)]
+    assert [card.layers for card in done(asked.pop()).cards] == [2, 6]
+    for overtaken in asked:
+        with pytest.raises(LoadCancelled):
+            done(overtaken)
+    assert len(told.of(events.LayoutLoaded)) == at + 1
+    assert not told.of(events.Problem)
+    assert not told.of(events.Notice)
+
+
+def test_cancel_takes_what_waits_too(told: Told, reciter: Path) -> None:
+    good = layout(reciter, layers=(4, 4))
+    told.load(good)
+    asked = [told.session.resplit(Split(layers=(8 - n, n), cards=TWO_CARDS)) for n in (1, 2)]
+    told.session.cancel()
+    for cancelled in asked:
+        with pytest.raises(LoadCancelled):
+            done(cancelled)
+    assert told.session.layout == good
+
+
+def test_going_where_there_is_nothing_leaves_a_load_alone(told: Told, reciter: Path) -> None:
+    told.load(layout(reciter, layers=(4, 4)))
+    loading = told.session.resplit(Split(layers=(3, 5), cards=TWO_CARDS))
+    with pytest.raises(LookupError, match="no earlier"):
+        done(told.session.go_back())
+    assert [card.layers for card in done(loading).cards] == [3, 5]
+
+
 # ── the probe ────────────────────────────────────────────────────────────────────────────
 def test_a_prompt_goes_before_a_probe_which_runs_again(told: Told) -> None:
     done(told.session.load(layout(layers=(16, 15))))

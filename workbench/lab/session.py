@@ -13,6 +13,7 @@ from workbench.engines.engine import (
     Engine,
     EngineDied,
     EngineError,
+    LoadCancelled,
     Loaded,
     PromptTooLong,
     ReplyBroken,
@@ -43,6 +44,10 @@ class Session:
         self._lost: Serving | None = None
         """What served last, to be brought back."""
         self._switching: Switch | None = None
+        self._asked = 0
+        """Switches asked for so far; one that is not the last is not begun."""
+        self._dropped = 0
+        """Up to which of them all were cancelled."""
         self._decided = done()
         """Whether the last switch has found its place before the prompts that follow."""
         self._parked: Switch | None = None
@@ -79,9 +84,15 @@ class Session:
         return self._changed(lambda layout: msgspec.structs.replace(layout, context=context))
 
     def go_to(self, index: int) -> Future[Loaded]:
-        """Load a line of the history again. LookupError where there is none."""
-
-        return self._switch_to("resplit", lambda: self._history.layout_at(index))
+        """Load a line of the history again. LookupError where there is none: what loads goes on."""
+        try:
+            layout = self._history.layout_at(index)
+        except LookupError as error:
+            self._complain(error)
+            nowhere: Future[Loaded] = Future()
+            nowhere.set_exception(error)
+            return nowhere
+        return self._switch_to("resplit", lambda: layout)
 
     def go_back(self) -> Future[Loaded]:
         """Load the layout before this one in the history. LookupError where there was none."""
@@ -140,12 +151,15 @@ class Session:
         """Stop what runs; a reply keeps its text. Without a reply a load ends, and what served serves on."""
         switching = self._switching
         goes_on = switching is None or self._jobs.running == "prompt"
-        if not (goes_on and self._acting.cancel()) and switching is not None:
-            switching.cancel()
+        if not (goes_on and self._acting.cancel()):
+            self._dropped = self._asked
+            if switching is not None:
+                switching.cancel()
 
     def close(self) -> None:
         """End everything; memory is free when this returns."""
         self._closing = True
+        self._dropped = self._asked
         self._jobs.drop("prompt")
         self._jobs.drop("probe")
         if self._switching is not None:
@@ -162,13 +176,14 @@ class Session:
 
     # ── loading ──────────────────────────────────────────────────────────────────────────
     def _switch_to(self, why: str, change: Callable[[], Layout]) -> Future[Loaded]:
-        """Queue a switch; one that is still loading makes room for it."""
+        """Queue a switch; those that are still loading or waiting make room for it."""
+        self._asked += 1
         switching = self._switching
         if switching is not None:
             switching.cancel()
         self._give_way()
         decided = self._decided = Future()
-        return self._switches.submit(self._switch, why, change, decided)
+        return self._switches.submit(self._switch, self._asked, why, change, decided)
 
     def _changed(self, change: Callable[[Layout], Layout]) -> Future[Loaded]:
         return self._switch_to("resplit", lambda: change(self._layout()))
@@ -178,16 +193,18 @@ class Session:
             raise LookupError("no layout is loaded")
         return self.layout
 
-    def _switch(self, why: str, change: Callable[[], Layout], decided: Future[None]) -> Loaded:
+    def _switch(self, number: int, why: str, change: Callable[[], Layout], decided: Future[None]) -> Loaded:
         """Make a layout serve; in a thread of its own, so that the chat goes on where it can.
 
         `decided` is done when prompts may be queued: the old engine goes on, or the load is ahead.
         """
         switch = None
         try:
+            self._check_wanted(number)
             serving = self._serving
             layout = self._kit.foresight.resolve(change(), serving.running if serving else None)
             switch = self._switching = Switch(self._kit, layout, why, self._voice.tell, self._died)
+            self._check_wanted(number)
             strategy = switch.strategy(serving)
             if strategy == "beside" and serving is not None:
                 decided.set_result(None)
@@ -199,7 +216,9 @@ class Session:
             decided.set_result(None)
             return loading.result()
         except Exception as error:
-            self._complain(error)
+            overtaken = isinstance(error, LoadCancelled) and number < self._asked
+            if not overtaken:
+                self._complain(error)
             if switch is not None:
                 self._voice.tell(events.LoadEnded(switch.layout))
                 self._suggest(switch.layout, error)
@@ -208,6 +227,11 @@ class Session:
             self._switching = None
             if not decided.done():
                 decided.set_result(None)
+
+    def _check_wanted(self, number: int) -> None:
+        """Raise LoadCancelled where another switch was asked for since, or this one was cancelled."""
+        if number < self._asked or number <= self._dropped:
+            raise LoadCancelled("the load was cancelled")
 
     def _carries(self, layout: Layout) -> bool:
         """Whether there is a conversation whose state the layout's engine may take over."""
