@@ -166,6 +166,20 @@ def test_a_draft_that_kills_the_helper_is_an_answer_and_another_helper_is_there(
     assert simulate(forecaster, good, FROM_LLAMA) == expected
 
 
+def test_a_helper_that_is_stopped_is_an_answer_and_another_helper_is_there(
+    random_model: Path, forecaster: Forecaster
+) -> None:
+    good = layout(random_model, layers=(5, 4))
+    expected = simulate(forecaster, good, FROM_LLAMA)
+    first = forecaster.pid
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)
+    with pytest.raises(LoadFailed, match="the forecast's process is stopped"):
+        simulate(forecaster, good, FROM_LLAMA)
+    assert not psutil.pid_exists(first)
+    assert simulate(forecaster, good, FROM_LLAMA) == expected
+
+
 # ── the helper's life ─────────────────────────────────────────────────────────────────────
 def test_one_helper_answers_all_drafts_and_ends_when_released(random_model: Path, forecaster: Forecaster) -> None:
     pids = set()

@@ -2,15 +2,19 @@
 
 import queue
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from workbench.engines.engine import EngineDied, LoadFailed
 from workbench.engines.llama import wire
 from workbench.engines.llama.process import WorkerProcess, worker_environment
+from workbench.engines.llama.vigil import Vigil
 
 ANSWER_S = 30.0
 """A helper that is silent for so long is ended."""
+VIGIL_S = 0.5
+"""So often one that is silent is looked at."""
 IDLE_S = 60.0
 """A helper that is not asked for so long ends: on CUDA it holds memory on every card."""
 
@@ -49,6 +53,8 @@ class Forecaster:
                 answer = _answer(helper)
             except EngineDied as error:
                 # The next keystroke finds a new one ready.
+                if self._helper is not None:
+                    self._helper.kill()
                 self._end()
                 self._start()
                 raise LoadFailed(error.reason, card=error.card, wanted_mib=error.wanted_mib) from error
@@ -98,11 +104,17 @@ class Forecaster:
 
 
 def _answer(helper: WorkerProcess) -> wire.Simulated | wire.Failed:
+    vigil, since = Vigil(), time.monotonic()
+    vigil.watch("the forecast's process", helper.process.pid)
     while True:
         try:
-            event = helper.events.get(timeout=ANSWER_S)
+            event = helper.events.get(timeout=VIGIL_S)
         except queue.Empty:
-            raise EngineDied(f"the forecast was not there within {ANSWER_S:g} s") from None
+            if time.monotonic() - since > ANSWER_S:
+                raise EngineDied(f"the forecast was not there within {ANSWER_S:g} s") from None
+            if hung := vigil.verdict():
+                raise EngineDied(" ".join(hung)) from None
+            continue
         if isinstance(event, EngineDied):
             raise event
         if isinstance(event, wire.Simulated):
