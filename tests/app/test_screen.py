@@ -167,6 +167,21 @@ async def test_a_full_context_has_three_ways_on(keys: tuple[str, ...], turns: in
         await until(pilot, lambda: len(app.main.chat.log_view.turns) == turns)
 
 
+async def test_turns_are_not_dropped_for_a_prompt_that_fits_nowhere() -> None:
+    first = msgspec.structs.replace(LAYOUT, context=Context(n_ctx=64))
+    app = make_app(Script(reply="yes " * 10, tok_s=0), first=first)
+    async with running(app) as pilot:
+        for prompt in ("one", "two"):
+            await ask(pilot, app, prompt)
+        app.main.chat.prompt.fill("word " * 200, None)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ContextFullScreen))
+        assert app.screen.query_one(OptionList).option_count == 1
+        await pilot.press("down", "down", "enter")
+        await until(pilot, lambda: app.session.loaded is not None and app.session.loaded.n_ctx > 64)
+        await until(pilot, lambda: len(app.session.conversation.turns) == 3)
+
+
 async def test_a_full_context_can_be_left_with_the_prompt_kept() -> None:
     first = msgspec.structs.replace(LAYOUT, context=Context(n_ctx=64))
     app = make_app(Script(reply="yes", tok_s=0), first=first)

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.domain.conversation import Conversation, Message, StopReason, Turn
+from workbench.domain.conversation import Conversation, Message, StopReason, Turn, turns_to_drop
 
 turns = st.lists(st.builds(Turn, prompt=st.text(min_size=1), reply=st.text(),
                            stop_reason=st.sampled_from(typing.get_args(StopReason))), max_size=6).map(tuple)
@@ -39,3 +39,10 @@ def test_a_turn_more_is_one_at_the_end(conversation: Conversation) -> None:
 @given(conversations)
 def test_it_goes_through_json_unharmed(conversation: Conversation) -> None:
     assert msgspec.json.decode(msgspec.json.encode(conversation), type=Conversation) == conversation
+
+
+def test_as_many_of_the_oldest_turns_go_as_the_prompt_needs() -> None:
+    turns = [Turn(prompt="p" * 400, reply="r" * 1584, stop_reason="stop")] * 4  # 2000 characters each with their frame
+    prompt = "p" * 1984
+    assert [turns_to_drop(turns, prompt, 2000, room) for room in (2000, 1999, 1200, 400, 399)] == [0, 1, 2, 4, None]
+    assert turns_to_drop([], prompt, 2000, 1000) is None

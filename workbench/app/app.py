@@ -248,5 +248,5 @@ class WorkbenchApp(Actions):
                     self.main.chat.prompt.accepted(event.prompt)
                     self.session.send(event.prompt)
 
-        turns = len(self.session.conversation.turns)
-        self.push_screen(ContextFullScreen(event, turns=turns, n_ctx_train=loaded.model.n_ctx_train), go_on)
+        n_ctx_train = loaded.model.n_ctx_train
+        self.push_screen(ContextFullScreen(event, self.session.conversation, n_ctx_train=n_ctx_train), go_on)

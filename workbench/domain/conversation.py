@@ -1,5 +1,6 @@
 """Conversations: turns of messages, with what the engine said about each."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -79,3 +80,21 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     def without_oldest(self, count: int) -> "Conversation":
         """All but the `count` oldest turns."""
         return msgspec.structs.replace(self, turns=self.turns[count:])
+
+
+_FRAME = 16
+"""What a chat template puts around a turn, in characters."""
+
+
+def turns_to_drop(turns: Sequence[Turn], prompt: str, prompt_tokens: int, room: int) -> int | None:
+    """How many of the oldest turns must go for the prompt to fit into `room` tokens; None if not even alone.
+
+    `prompt_tokens` is what turns and prompt take together; the parts are told by their length.
+    """
+    sizes = [len(turn.prompt) + len(turn.reply) + _FRAME for turn in turns]
+    total = left = sum(sizes) + len(prompt) + _FRAME
+    for count, size in enumerate((*sizes, 0)):
+        if prompt_tokens * left <= room * total:
+            return count
+        left -= size
+    return None

@@ -12,6 +12,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from workbench.app.screens.dialog import Dialog
+from workbench.domain.conversation import Conversation, turns_to_drop
 from workbench.domain.layout import Context
 from workbench.lab.events import ContextFull
 from workbench.lab.session import Session
@@ -34,6 +35,19 @@ def larger_n_ctx(event: ContextFull, n_ctx_train: int) -> int | None:
     return proposed if proposed > event.n_ctx else None
 
 
+def turns_in_the_way(event: ContextFull, conversation: Conversation) -> int | None:
+    """How many of the oldest turns to drop: half of them, or more for the prompt; None where it has no room alone."""
+    turns = conversation.turns
+    half = max(1, len(turns) // 2)
+    if event.prompt is None or event.prompt_tokens is None:
+        return half
+    for room in (event.n_ctx * 15 // 16, event.n_ctx * 5 // 4):  # with some for a reply, else perhaps just so
+        needed = turns_to_drop(turns, event.prompt, event.prompt_tokens, room)
+        if needed is not None:
+            return max(half, needed)
+    return None
+
+
 def take(way: WayOn, session: Session, context: Context) -> None:
     """Go that way."""
     if way.way == "larger":
@@ -47,17 +61,19 @@ def take(way: WayOn, session: Session, context: Context) -> None:
 class ContextFullScreen(Dialog[WayOn]):
     """Offers a larger n_ctx, dropping the oldest turns, or a new chat."""
 
-    def __init__(self, event: ContextFull, *, turns: int, n_ctx_train: int) -> None:
+    def __init__(self, event: ContextFull, conversation: Conversation, *, n_ctx_train: int) -> None:
         super().__init__()
         self._event = event
         self._ways: list[tuple[str, WayOn]] = []
         larger = larger_n_ctx(event, n_ctx_train)
         if larger is not None:
             self._ways.append((f"Make the context larger: n_ctx {event.n_ctx} → {larger}", WayOn("larger", larger)))
-        if turns > 1:
-            drop = max(1, turns // 2)
+        turns, drop = len(conversation.turns), turns_in_the_way(event, conversation)
+        self._alone = drop is None
+        if drop is not None and drop < turns:
             self._ways.append((f"Drop the {drop} oldest of {turns} turns", WayOn("drop", drop)))
-        self._ways.append(("Start a new chat", WayOn("new")))
+        if drop is not None:
+            self._ways.append(("Start a new chat", WayOn("new")))
 
     def compose(self) -> ComposeResult:
         """What happened, and the ways on."""
@@ -66,6 +82,8 @@ class ContextFullScreen(Dialog[WayOn]):
             what = f"The prompt has {event.prompt_tokens} tokens, the context holds {event.n_ctx}."
         else:
             what = f"The reply filled the context of {event.n_ctx} tokens. Its text is kept."
+        if self._alone:
+            what += " Not even a new chat has room for it: shorten it, or make the context larger."
         with Vertical(classes="dialog") as box:
             box.border_title = "The context is full"
             box.border_subtitle = "Enter chooses · Esc leaves it"
