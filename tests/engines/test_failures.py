@@ -218,6 +218,15 @@ def test_an_rpc_endpoint_that_is_down(tiny: Path, open_engine: Open) -> None:
     assert isinstance(error, LoadFailed)
     assert error.key == "split.cards"
     assert f"no RPC server answers at 127.0.0.1:{port}" in error.reason
+
+
+def test_what_listens_and_is_no_rpc_server_is_named(tiny: Path, open_engine: Open) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+        error = failure(layout(tiny, cards=(f"rpc://{endpoint}",)), open_engine)
+    assert isinstance(error, LoadFailed)
+    assert error.key == "split.cards"
+    assert f"what listens at {endpoint} does not answer" in error.reason
     assert "ggml-rpc-server" in error.reason
 
 

@@ -1,8 +1,10 @@
 """One model loaded one way: devices chosen, weights loaded, context made, all of it measured."""
 
+import contextlib
 import ctypes
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,8 @@ from workbench.engines.llama.child.reasons import explain, no_room, plain
 from workbench.engines.llama.wire import Load, WireCard
 
 CONNECT_TIMEOUT_S = 3.0
+_HELLO = struct.pack("<BQ24x", 14, 24)
+"""The first command of llama.cpp's RPC protocol: its number, the size of what follows, no special abilities."""
 STAGING_MIB = 64.0
 """At least so much passes to a virtual card at once: tensors, and a layer's part of a conversation's state."""
 ProgressSink = Callable[[float, str], None]
@@ -168,7 +172,14 @@ class Model:
             )
         host, _, port = endpoint.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S) as connection:
+                if _is_silent(connection):
+                    raise LoadFailed(
+                        f"what listens at {endpoint} does not answer: it is another server than `ggml-rpc-server`, "
+                        "or serves another client, and one is all it serves",
+                        card=name,
+                        key="split.cards",
+                    )
         except (OSError, ValueError) as error:
             raise LoadFailed(
                 f"no RPC server answers at {endpoint} ({error}); start one there with "
@@ -266,3 +277,14 @@ class Model:
     def handle(self) -> Any:
         """llama.cpp's model."""
         return self._model
+
+
+def _is_silent(server: socket.socket) -> bool:
+    """Whether it does not answer llama.cpp's first words. What it answers is left for llama.cpp to judge."""
+    with contextlib.suppress(ConnectionError):
+        server.sendall(_HELLO)
+        try:
+            server.recv(1)
+        except TimeoutError:
+            return True
+    return False
