@@ -98,6 +98,7 @@ class Actions(App[None]):
 
     def _load(self, layout: Layout | None) -> None:
         if layout is not None:
+            self.main.status.dismiss()
             self.session.load(layout)
 
     def action_save_as(self) -> None:
@@ -131,10 +132,12 @@ class Actions(App[None]):
     # ── the history ───────────────────────────────────────────────────────────────────────
     def action_go_back(self) -> None:
         """The layout before."""
+        self.main.status.dismiss()
         self.session.go_back()
 
     def action_go_forward(self) -> None:
         """The layout after this one."""
+        self.main.status.dismiss()
         self.session.go_forward()
 
     def action_go_to_line(self) -> None:
