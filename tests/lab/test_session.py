@@ -234,6 +234,18 @@ def test_a_cache_of_another_type_is_evaluated_again_and_said(told: Told, reciter
     assert done(told.session.send("more")).reply == "abcdefghabcd"
 
 
+def test_where_the_state_cannot_be_kept_the_split_is_loaded_all_the_same(
+    told: Told, reciter: Path, own_home: Path
+) -> None:
+    (own_home / "run").write_text("no folder can be made here")
+    told.load(layout(reciter, layers=(4, 4)))
+    done(told.session.send("hello"))
+    done(told.session.resplit(Split(layers=(3, 5), cards=TWO_CARDS)))
+    assert any("evaluated again" in notice.message for notice in told.of(events.Notice))
+    assert len(done(told.session.send("and on")).reply) > 0
+    assert not told.of(events.Problem)
+
+
 def test_a_load_that_is_cancelled_leaves_what_served(told: Told) -> None:
     good = layout(layers=(16, 15))
     told.load(good)

@@ -1,5 +1,6 @@
 """From one layout to another: beside, in turn, or with a new context only."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -190,12 +191,15 @@ class Switch:
         self._tell(events.LoadMoved(progress.fraction, progress.stage))
 
     def _save(self, engine: Engine) -> SavedState | None:
-        path = self._kit.state_file()
+        path = None
         try:
+            path = self._kit.state_file()
             return engine.save_state(path)
         except (EngineError, OSError) as error:
-            path.unlink(missing_ok=True)
-            self._tell(events.Notice(f"The conversation will be evaluated again: {error}."))
+            if path is not None:
+                _remove(path)
+            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            self._tell(events.Notice(f"The conversation will be evaluated again: {reason}."))
             return None
 
     def _restore(self, engine: Engine, state: SavedState | None) -> None:
@@ -209,7 +213,12 @@ class Switch:
 
 def _forget(state: SavedState | None) -> None:
     if state is not None:
-        Path(state.path).unlink(missing_ok=True)
+        _remove(Path(state.path))
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _pinned(layout: Layout, like: Loaded | None) -> Layout:

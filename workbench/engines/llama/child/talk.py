@@ -315,7 +315,7 @@ class Talk:
         except OSError as error:
             raise EngineError(f"the conversation's state cannot be written to {path}: {error.strerror}") from error
         if not written or size != written:
-            raise EngineError(f"the conversation's state could not be written to {path}: {size} of {written} bytes")
+            raise EngineError(f"the conversation's state could not be written to {path}; is the disk full?")
         return SavedState(path=str(path), size=size, tokens=tuple(self.tokens), text=self.text, marks=tuple(self.marks))
 
     def restore(self, state: SavedState) -> None:
