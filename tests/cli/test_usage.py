@@ -43,6 +43,8 @@ def test_the_screen_without_a_terminal_names_what_works(workbench: Workbench, ar
         (("run", "small", "-p", "a", "--temperature", "inf"), ("--temperature", "inf")),
         (("run", "small", "-p", "a", "--seed", "4294967296"), ("--seed", "4294967295")),
         (("cards", "--watch", "nan"), ("--watch", "nan")),
+        (("run", "layouts", "-p", "a"), ("layouts", "is a folder; name a layout")),
+        (("export", "small"), ("--as", "llama-server", "llama-swap")),
         (("~nobody-here/x.yaml",), ("terminal",)),
         (("run", "~nobody-here/x.yaml", "-p", "a"), ("~nobody-here/x.yaml", "does not exist")),
         (("run", "small", "-p", "  "), ("empty",)),

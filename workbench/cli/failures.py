@@ -42,7 +42,7 @@ def explain(error: BaseException) -> int:
         case click.exceptions.Exit():
             return error.exit_code
         case click.UsageError():
-            say(f"{error.format_message().rstrip('.')}; see `{_help_for(error.ctx)}`")
+            say(f"{' '.join(error.format_message().split()).rstrip('.')}; see `{_help_for(error.ctx)}`")
             return Code.WRONG
         case KeyboardInterrupt() | click.Abort():
             return Code.CANCELLED

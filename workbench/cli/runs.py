@@ -86,7 +86,7 @@ def compare_runs(first: str, second: str, *, as_json: bool) -> None:
 def join_text(joined: Join, hosts: list[str]) -> str:
     """One line a layout and metric, then what to be careful about."""
     rows = wording.join_rows(joined, hosts)
-    parts = [table(rows)] if rows else []
+    parts = [table(rows) if rows else "no layout has samples in both runs"]
     parts.append("\n".join(f"- {caution}" for caution in joined.cautions))
     return "\n\n".join(part for part in parts if part)
 

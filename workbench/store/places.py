@@ -168,6 +168,8 @@ def _find(
     by_name = [found for found, document in documents if getattr(document, "name", None) == asked]
     for found in by_file + by_name:
         return found
+    if path.is_dir():
+        raise DocumentError(asked or "''", None, None, f"is a folder; name a {noun}")
     looked = " and ".join(str(folder) for folder in folders)
     raise DocumentError(asked, None, None, f"no {noun} of that name in {looked}" + _hint(path.stem, documents))
 
