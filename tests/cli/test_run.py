@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,8 @@ import pytest
 from tests.cli.conftest import LAYOUT, Workbench
 from tests.waiting import wait_until
 from workbench.cli.failures import Code
+from workbench.cli.run import finish
+from workbench.domain.conversation import Turn
 from workbench.lab.demo import DEMO_LAYOUT
 from workbench.store.documents import read_layout
 
@@ -139,6 +142,26 @@ def test_ctrl_c_in_mid_reply(folder: Path) -> None:
     assert rest.endswith("\n")
     assert "cancelled" in err
     assert "tok/s" in err
+
+
+def test_ctrl_c_before_the_reply_has_begun_is_not_lost() -> None:
+    turn = Turn(prompt="p", reply="", stop_reason="cancelled")
+    cancels: list[int] = []
+
+    class Interrupted(Future[Turn]):
+        def result(self, timeout: float | None = None) -> Turn:
+            if not cancels:
+                raise KeyboardInterrupt
+            return super().result(timeout)
+
+    turning = Interrupted()
+
+    def cancel() -> None:
+        cancels.append(1)
+        if len(cancels) == 3:  # the first ones found nothing to cancel
+            turning.set_result(turn)
+
+    assert finish(turning, cancel) is turn
 
 
 def test_a_reader_that_goes_away_ends_the_run(folder: Path) -> None:

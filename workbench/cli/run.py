@@ -5,9 +5,9 @@ import io
 import re
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 import click
 import msgspec
@@ -18,7 +18,7 @@ from workbench.domain.conversation import Sampling, Turn
 from workbench.domain.layout import Layout
 from workbench.domain.memory import CardMemory, with_sizes
 from workbench.domain.timing import TimingSource
-from workbench.engines.engine import LoadCancelled, Loaded, LoadFailed, Served
+from workbench.engines.engine import Loaded, LoadFailed, Served
 from workbench.lab.events import LoadMoved, Notice, Problem, SessionEvent, TurnText
 from workbench.lab.kit import RealKit
 from workbench.lab.session import Session
@@ -27,7 +27,8 @@ from workbench.store.models import ModelError
 from workbench.store.places import find_layout
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_Result = TypeVar("_Result")
+AGAIN_S = 0.05
+"""So often what does not end is cancelled."""
 
 
 def read_prompt(text: str | None, file: Path | None, from_stdin: bool) -> str:
@@ -95,7 +96,7 @@ def run_prompt(
     printer.stop = session.cancel
     try:
         loading, turning = session.load(layout), session.send(prompt, sampling, images)
-        loaded = finish(loading, session.cancel)
+        loaded = loading.result()
         turn = finish(turning, session.cancel)
     except LoadFailed as error:
         raise failed_load(path, error) from error
@@ -116,16 +117,14 @@ def run_prompt(
         raise CommandFailed(printer.problem or "the engine ended in the middle of the reply")
 
 
-def finish(future: Future[_Result], cancel: Callable[[], None]) -> _Result:
-    """The job's result. Ctrl-C cancels the job and takes what it has, KeyboardInterrupt if nothing."""
+def finish(turning: Future[Turn], cancel: Callable[[], None]) -> Turn:
+    """The turn. Ctrl-C cancels it, also one that has not begun yet, and takes what it has."""
     try:
-        return future.result()
+        return turning.result()
     except KeyboardInterrupt:
-        cancel()
-    try:
-        return future.result()
-    except LoadCancelled:
-        raise KeyboardInterrupt from None
+        while wait([turning], AGAIN_S).not_done:
+            cancel()
+    return turning.result()
 
 
 def failed_load(path: Path, error: LoadFailed) -> Exception:
