@@ -46,6 +46,12 @@ class Blind:
         """The layout nearest to one that did not fit that does, and a sentence; None where none is found."""
         return None
 
+    def after(self, error: Exception, layout: Layout, running: Running | None) -> tuple[Layout, str] | None:
+        """The nearest layout where it was memory that ended; None after any other failure."""
+        if isinstance(error, EngineError) and error.wanted_mib is not None:
+            return self.nearest(layout, running)
+        return None
+
 
 class Foresight(Blind):
     """Asks the forecasts. One question at a time: an editor asks them too."""

@@ -27,6 +27,7 @@ from workbench.lab.jobs import Jobs, Right, done, pass_on
 from workbench.lab.kit import Kit
 from workbench.lab.switch import Serving, Switch
 from workbench.lab.voice import Listener, Voice
+from workbench.lab.wishes import Wishes
 from workbench.store import journal as notes
 
 
@@ -44,10 +45,7 @@ class Session:
         self._lost: Serving | None = None
         """What served last, to be brought back."""
         self._switching: Switch | None = None
-        self._asked = 0
-        """Switches asked for so far; one that is not the last is not begun."""
-        self._dropped = 0
-        """Up to which of them all were cancelled."""
+        self._wishes = Wishes()
         self._decided = done()
         """Whether the last switch has found its place before the prompts that follow."""
         self._parked: Switch | None = None
@@ -152,14 +150,14 @@ class Session:
         switching = self._switching
         goes_on = switching is None or self._jobs.running == "prompt"
         if not (goes_on and self._acting.cancel()):
-            self._dropped = self._asked
+            self._wishes.drop()
             if switching is not None:
                 switching.cancel()
 
     def close(self) -> None:
         """End everything; memory is free when this returns."""
         self._closing = True
-        self._dropped = self._asked
+        self._wishes.drop()
         self._jobs.drop("prompt")
         self._jobs.drop("probe")
         if self._switching is not None:
@@ -177,21 +175,21 @@ class Session:
     # ── loading ──────────────────────────────────────────────────────────────────────────
     def _switch_to(self, why: str, change: Callable[[], Layout]) -> Future[Loaded]:
         """Queue a switch; those that are still loading or waiting make room for it."""
-        self._asked += 1
+        number = self._wishes.ask()
         switching = self._switching
         if switching is not None:
             switching.cancel()
         self._give_way()
         decided = self._decided = Future()
-        return self._switches.submit(self._switch, self._asked, why, change, decided)
+        return self._switches.submit(self._switch, number, why, change, decided)
 
     def _changed(self, change: Callable[[Layout], Layout]) -> Future[Loaded]:
-        return self._switch_to("resplit", lambda: change(self._layout()))
+        def changed() -> Layout:
+            if self.layout is None:
+                raise LookupError("no layout is loaded")
+            return change(self.layout)
 
-    def _layout(self) -> Layout:
-        if self.layout is None:
-            raise LookupError("no layout is loaded")
-        return self.layout
+        return self._switch_to("resplit", changed)
 
     def _switch(self, number: int, why: str, change: Callable[[], Layout], decided: Future[None]) -> Loaded:
         """Make a layout serve; in a thread of its own, so that the chat goes on where it can.
@@ -200,11 +198,11 @@ class Session:
         """
         switch = None
         try:
-            self._check_wanted(number)
+            self._wishes.check(number)
             serving = self._serving
             layout = self._kit.foresight.resolve(change(), serving.running if serving else None)
             switch = self._switching = Switch(self._kit, layout, why, self._voice.tell, self._died)
-            self._check_wanted(number)
+            self._wishes.check(number)
             strategy = switch.strategy(serving)
             if strategy == "beside" and serving is not None:
                 decided.set_result(None)
@@ -216,7 +214,7 @@ class Session:
             decided.set_result(None)
             return loading.result()
         except Exception as error:
-            overtaken = isinstance(error, LoadCancelled) and number < self._asked
+            overtaken = isinstance(error, LoadCancelled) and self._wishes.overtaken(number)
             if not overtaken:
                 self._complain(error)
             if switch is not None:
@@ -227,11 +225,6 @@ class Session:
             self._switching = None
             if not decided.done():
                 decided.set_result(None)
-
-    def _check_wanted(self, number: int) -> None:
-        """Raise LoadCancelled where another switch was asked for since, or this one was cancelled."""
-        if number < self._asked or number <= self._dropped:
-            raise LoadCancelled("the load was cancelled")
 
     def _carries(self, layout: Layout) -> bool:
         """Whether there is a conversation whose state the layout's engine may take over."""
@@ -245,21 +238,18 @@ class Session:
         except BaseException:
             following.engine.close()
             raise
-        return self._serve(following, "beside", silent_s)
+        return self._serve(following, silent_s, "beside")
 
     def _replace(self, switch: Switch) -> Loaded:
         serving = self._serving
         if serving is None:
-            following, silent_s = switch.first()
-            return self._serve(following, "first", silent_s)
+            return self._serve(*switch.first(), "first")
         carries = self._carries(switch.layout)
         try:
             if switch.keeps_weights(serving):
                 self._serving = None
-                following, silent_s = switch.new_context(serving, carries)
-                return self._serve(following, "context", silent_s)
-            following, silent_s = switch.in_turn(serving, carries, self._nothing_serves)
-            return self._serve(following, "in turn", silent_s)
+                return self._serve(*switch.new_context(serving, carries), "context")
+            return self._serve(*switch.in_turn(serving, carries, self._nothing_serves), "in turn")
         except EngineError as error:
             if self._serving is None:
                 self._complain(error)
@@ -281,7 +271,7 @@ class Session:
             self._complain(error)
             self._voice.tell(events.LoadEnded(lost.layout))
         else:
-            self._serve(following, "first", silent_s, comes_back=True)
+            self._serve(following, silent_s, "first", comes_back=True)
 
     def _park(self) -> None:
         serving = self._serving
@@ -305,7 +295,7 @@ class Session:
                 parked.forget()
 
     def _serve(
-        self, following: Serving, strategy: events.Strategy, silent_s: float, *, comes_back: bool = False
+        self, following: Serving, silent_s: float, strategy: events.Strategy, *, comes_back: bool = False
     ) -> Loaded:
         layout, loaded = following.layout, following.loaded
         before = None if comes_back else self._history.now
@@ -316,13 +306,8 @@ class Session:
         if not comes_back:
             self._history.served(layout, loaded)
             self._voice.note(notes.LayoutServes(layout))
-        self._voice.tell(events.LayoutLoaded(layout, loaded, strategy, silent_s, following.accounts))
-        for sentence in self._kit.foresight.misplaced(layout, loaded):
-            self._voice.tell(events.Notice(sentence))
-        if loaded.template_is_fallback:
-            self._voice.tell(events.Notice(f"The model has no chat template; {loaded.template} is used."))
-        for warning in loaded.warnings:
-            self._voice.tell(events.Notice(warning))
+        served = events.LayoutLoaded(layout, loaded, strategy, silent_s, following.accounts)
+        self._voice.serves(served, self._kit.foresight.misplaced(layout, loaded))
         self._jobs.drop("probe")
         if not comes_back:  # an engine that a probe brings down would come back and go down for ever
             self._jobs.submit(Right.PROBE, "probe", lambda: self._probe(before))
@@ -455,9 +440,8 @@ class Session:
 
     def _suggest(self, layout: Layout, error: Exception) -> None:
         """Where memory ended, find what fits; in the switches' thread, since it takes a while."""
-        if not isinstance(error, EngineError) or error.wanted_mib is None or self._closing:
-            return
-        found = self._kit.foresight.nearest(layout, self._serving.running if self._serving else None)
+        running = self._serving.running if self._serving else None
+        found = None if self._closing else self._kit.foresight.after(error, layout, running)
         if found is not None:
             self._voice.tell(events.Suggestion(*found))
 

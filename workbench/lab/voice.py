@@ -1,7 +1,7 @@
 """What a session says and writes down: to its listener, and to its journal."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from workbench.engines.engine import EngineError, LoadCancelled
 from workbench.lab import events
@@ -55,6 +55,15 @@ class Voice:
             )
         else:
             self.tell(events.Problem(message=str(error), serving=serving))
+
+    def serves(self, served: events.LayoutLoaded, misplaced: Sequence[str]) -> None:
+        """Tell that a layout serves, and what is odd about it."""
+        self.tell(served)
+        odd = [*misplaced, *served.loaded.warnings]
+        if served.loaded.template_is_fallback:
+            odd.append(f"The model has no chat template; {served.loaded.template} is used.")
+        for sentence in odd:
+            self.tell(events.Notice(sentence))
 
     def close(self) -> None:
         """Let go of the journal."""
