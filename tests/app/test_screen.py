@@ -199,6 +199,7 @@ def test_the_larger_context_holds_the_prompt_and_knows_its_limit() -> None:
     assert larger_n_ctx(ContextFull(4096, 20000, "p"), 131072) == 32768
     assert larger_n_ctx(ContextFull(4096, None, None), 6000) == 6000
     assert larger_n_ctx(ContextFull(8192, None, None), 8192) is None
+    assert larger_n_ctx(ContextFull(4096, 20000, "p"), 8192) is None
 
 
 @pytest.mark.parametrize("size", [(160, 48), (120, 40), (100, 30), (99, 30), (80, 24), (60, 20)])

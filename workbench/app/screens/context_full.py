@@ -27,12 +27,12 @@ class WayOn:
 
 
 def larger_n_ctx(event: ContextFull, n_ctx_train: int) -> int | None:
-    """Twice the context, more if the prompt needs it, at most what the model was trained with."""
+    """Twice the context, more if the prompt needs it, at most what the model was trained with; None if that is no help."""
     wanted = event.n_ctx * 2
     while event.prompt_tokens is not None and wanted < event.prompt_tokens + 512:
         wanted *= 2
     proposed = min(wanted, n_ctx_train) if n_ctx_train else wanted
-    return proposed if proposed > event.n_ctx else None
+    return proposed if proposed > max(event.n_ctx, event.prompt_tokens or 0) else None
 
 
 def turns_in_the_way(event: ContextFull, conversation: Conversation) -> int | None:
@@ -83,7 +83,8 @@ class ContextFullScreen(Dialog[WayOn]):
         else:
             what = f"The reply filled the context of {event.n_ctx} tokens. Its text is kept."
         if self._alone:
-            what += " Not even a new chat has room for it: shorten it, or make the context larger."
+            what += " Not even a new chat has room for it: shorten it"
+            what += ", or make the context larger." if self._ways else "."
         with Vertical(classes="dialog") as box:
             box.border_title = "The context is full"
             box.border_subtitle = "Enter chooses · Esc leaves it"
