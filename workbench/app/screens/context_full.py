@@ -27,7 +27,7 @@ class WayOn:
 
 
 def larger_n_ctx(event: ContextFull, n_ctx_train: int) -> int | None:
-    """Twice the context, more if the prompt needs it, at most what the model was trained with; None if that is no help."""
+    """Twice the context, more for the prompt, at most what the model was trained with; None if that does not do."""
     wanted = event.n_ctx * 2
     while event.prompt_tokens is not None and wanted < event.prompt_tokens + 512:
         wanted *= 2
