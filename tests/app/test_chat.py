@@ -183,7 +183,7 @@ async def test_a_conversation_is_drawn_when_it_is_taken_up() -> None:
         conversation = app.session.conversation.__class__(turns=turns)
         app.session.restore(conversation)
         await until(pilot, lambda: len(app.main.chat.log_view.turns) == 9)
-        await until(pilot, lambda: figures(last(app)) != "… Esc stops")
+        await until(pilot, lambda: last(app).query(".figures") and figures(last(app)) != "… Esc stops")
         await ask(pilot, app, "more")
         assert last(app).index == 9
 
