@@ -50,7 +50,8 @@ class Hearing:
     @property
     def busy(self) -> bool:
         """Whether something runs that a user may want to stop."""
-        return bool(self._loading) or self._main.chat.answering or self.job not in (None, "probe", "edit")
+        loads = bool(self._loading) or self._session.changing
+        return loads or self._main.chat.answering or self.job not in (None, "probe", "edit")
 
     def show_cards(self, cards: Sequence[Card]) -> None:
         """The machine's cards are known now."""

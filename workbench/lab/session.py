@@ -46,6 +46,8 @@ class Session:
         """What served last, to be brought back."""
         self._switching: Switch | None = None
         self._wishes = Wishes()
+        self._change: Future[Loaded] | None = None
+        """The last switch."""
         self._decided = done()
         """Whether the last switch has found its place before the prompts that follow."""
         self._parked: Switch | None = None
@@ -67,6 +69,11 @@ class Session:
     def history(self) -> tuple[events.Measurement, ...]:
         """Every layout that served, in the order of its first load, with what it did."""
         return self._history.lines
+
+    @property
+    def changing(self) -> bool:
+        """Whether a layout was asked for that neither serves nor failed yet; it may not have begun to load."""
+        return self._change is not None and not self._change.done()
 
     # ── what a user does ─────────────────────────────────────────────────────────────────
     def load(self, layout: Layout) -> Future[Loaded]:
@@ -181,7 +188,8 @@ class Session:
             switching.cancel()
         self._give_way()
         decided = self._decided = Future()
-        return self._switches.submit(self._switch, number, why, change, decided)
+        self._change = self._switches.submit(self._switch, number, why, change, decided)
+        return self._change
 
     def _changed(self, change: Callable[[Layout], Layout]) -> Future[Loaded]:
         def changed() -> Layout:
