@@ -50,7 +50,7 @@ class Hearing:
     @property
     def busy(self) -> bool:
         """Whether something runs that a user may want to stop."""
-        loads = bool(self._loading) or self._session.changing
+        loads = bool(self._loading) or self._session.wishes.unsettled
         return loads or self._main.chat.answering or self.job not in (None, "probe", "edit")
 
     def show_cards(self, cards: Sequence[Card]) -> None:

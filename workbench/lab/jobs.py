@@ -110,6 +110,13 @@ def done() -> Future[None]:
     return future
 
 
+def failed(error: BaseException) -> Future[Any]:
+    """A future that came to nothing."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
 def pass_on(ended: Future[T], to: Future[T]) -> None:
     """Give what came of one future to another."""
     if ended.cancelled():

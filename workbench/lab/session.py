@@ -23,7 +23,7 @@ from workbench.engines.engine import (
 from workbench.lab import events
 from workbench.lab.acting import Acting
 from workbench.lab.history import History
-from workbench.lab.jobs import Jobs, Right, done, pass_on
+from workbench.lab.jobs import Jobs, Right, done, failed, pass_on
 from workbench.lab.kit import Kit
 from workbench.lab.switch import Serving, Switch
 from workbench.lab.voice import Listener, Voice
@@ -45,9 +45,7 @@ class Session:
         self._lost: Serving | None = None
         """What served last, to be brought back."""
         self._switching: Switch | None = None
-        self._wishes = Wishes()
-        self._change: Future[Loaded] | None = None
-        """The last switch."""
+        self.wishes = Wishes()
         self._decided = done()
         """Whether the last switch has found its place before the prompts that follow."""
         self._parked: Switch | None = None
@@ -70,11 +68,6 @@ class Session:
         """Every layout that served, in the order of its first load, with what it did."""
         return self._history.lines
 
-    @property
-    def changing(self) -> bool:
-        """Whether a layout was asked for that neither serves nor failed yet; it may not have begun to load."""
-        return self._change is not None and not self._change.done()
-
     # ── what a user does ─────────────────────────────────────────────────────────────────
     def load(self, layout: Layout) -> Future[Loaded]:
         """Load a layout; the one that serves goes on serving, or comes back, if it fails."""
@@ -94,9 +87,7 @@ class Session:
             layout = self._history.layout_at(index)
         except LookupError as error:
             self._complain(error)
-            nowhere: Future[Loaded] = Future()
-            nowhere.set_exception(error)
-            return nowhere
+            return failed(error)
         return self._switch_to("resplit", lambda: layout)
 
     def go_back(self) -> Future[Loaded]:
@@ -157,14 +148,14 @@ class Session:
         switching = self._switching
         goes_on = switching is None or self._jobs.running == "prompt"
         if not (goes_on and self._acting.cancel()):
-            self._wishes.drop()
+            self.wishes.drop()
             if switching is not None:
                 switching.cancel()
 
     def close(self) -> None:
         """End everything; memory is free when this returns."""
         self._closing = True
-        self._wishes.drop()
+        self.wishes.drop()
         self._jobs.drop("prompt")
         self._jobs.drop("probe")
         if self._switching is not None:
@@ -182,14 +173,13 @@ class Session:
     # ── loading ──────────────────────────────────────────────────────────────────────────
     def _switch_to(self, why: str, change: Callable[[], Layout]) -> Future[Loaded]:
         """Queue a switch; those that are still loading or waiting make room for it."""
-        number = self._wishes.ask()
+        number = self.wishes.ask()
         switching = self._switching
         if switching is not None:
             switching.cancel()
         self._give_way()
         decided = self._decided = Future()
-        self._change = self._switches.submit(self._switch, number, why, change, decided)
-        return self._change
+        return self._switches.submit(self._switch, number, why, change, decided)
 
     def _changed(self, change: Callable[[Layout], Layout]) -> Future[Loaded]:
         def changed() -> Layout:
@@ -206,11 +196,11 @@ class Session:
         """
         switch = None
         try:
-            self._wishes.check(number)
+            self.wishes.check(number)
             serving = self._serving
             layout = self._kit.foresight.resolve(change(), serving.running if serving else None)
             switch = self._switching = Switch(self._kit, layout, why, self._voice.tell, self._died)
-            self._wishes.check(number)
+            self.wishes.check(number)
             strategy = switch.strategy(serving)
             if strategy == "beside" and serving is not None:
                 decided.set_result(None)
@@ -222,7 +212,7 @@ class Session:
             decided.set_result(None)
             return loading.result()
         except Exception as error:
-            overtaken = isinstance(error, LoadCancelled) and self._wishes.overtaken(number)
+            overtaken = isinstance(error, LoadCancelled) and self.wishes.overtaken(number)
             if not overtaken:
                 self._complain(error)
             if switch is not None:
@@ -231,6 +221,7 @@ class Session:
             raise
         finally:
             self._switching = None
+            self.wishes.settle(number)
             if not decided.done():
                 decided.set_result(None)
 

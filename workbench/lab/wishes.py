@@ -9,6 +9,7 @@ class Wishes:
     def __init__(self) -> None:
         self._asked = 0
         self._dropped = 0
+        self._settled = 0
 
     def ask(self) -> int:
         """The number of a new wish."""
@@ -18,6 +19,15 @@ class Wishes:
     def drop(self) -> None:
         """Forget all wishes so far."""
         self._dropped = self._asked
+
+    def settle(self, number: int) -> None:
+        """This one serves, or failed."""
+        self._settled = number
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether one is neither served nor failed; it may not have begun to load."""
+        return self._settled < self._asked
 
     def overtaken(self, number: int) -> bool:
         """Whether another was asked for since."""
