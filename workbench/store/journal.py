@@ -5,7 +5,6 @@ to disk when a turn ends. A journal is locked while a session writes it.
 """
 
 import contextlib
-import fcntl
 import io
 import os
 import secrets
@@ -19,6 +18,7 @@ from workbench.domain.conversation import Conversation, Turn
 from workbench.domain.layout import Layout
 from workbench.domain.memory import CardMemory
 from workbench.domain.timing import Probe
+from workbench.store.appending import ends_whole, open_locked
 
 VERSION = 1
 KEEP = 50
@@ -130,7 +130,7 @@ class Journal:
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(3)}.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            journal = cls(folder / name, _open_locked(folder / name, os.O_CREAT | os.O_EXCL))
+            journal = cls(folder / name, open_locked(folder / name, os.O_CREAT | os.O_EXCL, 0o600))
         except OSError as error:
             raise JournalError(f"no journal can be kept in {folder}: {error.strerror}; "
                                "this conversation will be gone at the end") from None
@@ -143,7 +143,7 @@ class Journal:
     def reopen(cls, path: Path) -> tuple["Journal", JournalState]:
         """An older journal, to go on with. Raises JournalBusy where a session lives, JournalError."""
         try:
-            file = _open_locked(path, 0)
+            file = open_locked(path, 0, 0o600)
         except BlockingIOError:
             raise JournalBusy(f"the session of {path.name} is still open in another workbench; "
                               "end it there, or start without --resume") from None
@@ -155,7 +155,7 @@ class Journal:
             file.close()
             raise
         journal = cls(path, file)
-        journal._is_torn = not _ends_whole(path)
+        journal._is_torn = not ends_whole(path)
         return journal, state
 
     @classmethod
@@ -275,25 +275,6 @@ def _after(state: JournalState, record: Header | Record) -> JournalState:
     return state
 
 
-def _open_locked(path: Path, flags: int) -> io.FileIO:
-    """Open for appending and lock. Raises BlockingIOError if another holds the lock, OSError."""
-    file = io.FileIO(os.open(path, os.O_RDWR | os.O_APPEND | flags, 0o600), "ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise
-    return file
-
-
-def _ends_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
-
-
 def _journals(folder: Path) -> list[Path]:
     """Journals, the one written last at the end."""
     stamped = []
@@ -305,5 +286,5 @@ def _journals(folder: Path) -> list[Path]:
 
 def _prune(folder: Path) -> None:
     for path in _journals(folder)[:-KEEP]:
-        with contextlib.suppress(OSError), _open_locked(path, 0):
+        with contextlib.suppress(OSError), open_locked(path, 0, 0o600):
             path.unlink()

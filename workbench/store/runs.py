@@ -5,7 +5,6 @@ takes at most the sample in flight. A run is locked while it is written.
 """
 
 import contextlib
-import fcntl
 import io
 import os
 import secrets
@@ -18,6 +17,7 @@ import msgspec
 from workbench.domain.faults import nearest
 from workbench.domain.run import VERSION, Run, RunHeader
 from workbench.domain.samples import LoadRecord, Sample
+from workbench.store.appending import ends_whole, open_locked
 from workbench.store.places import Places, places
 from workbench.store.writing import write_atomically
 
@@ -54,7 +54,7 @@ class RunLog:
             if any(not entry.name.startswith(".") for entry in folder.iterdir()):
                 raise RunError(f"{folder} is not empty; name a new folder, or go on with `--resume {folder}`")
             _write_header(folder, header)
-            return cls(folder, _open_locked(folder / SAMPLES, os.O_CREAT), is_torn=False)
+            return cls(folder, open_locked(folder / SAMPLES, os.O_CREAT, 0o644), is_torn=False)
         except OSError as error:
             raise RunError(f"{folder} cannot be written: {error.strerror}; choose another with --out") from None
 
@@ -63,7 +63,7 @@ class RunLog:
         """An older run, to go on with. Raises RunError."""
         _read_header(folder)
         try:
-            file = _open_locked(folder / SAMPLES, os.O_CREAT)
+            file = open_locked(folder / SAMPLES, os.O_CREAT, 0o644)
         except BlockingIOError:
             raise RunError(f"{folder} is being written by another workbench; wait for it, or end it") from None
         except OSError as error:
@@ -73,7 +73,7 @@ class RunLog:
         except RunError:
             file.close()
             raise
-        return cls(folder, file, is_torn=not _ends_whole(folder / SAMPLES)), run
+        return cls(folder, file, is_torn=not ends_whole(folder / SAMPLES)), run
 
     def append(self, record: Record) -> None:
         """Write one line. Raises RunError."""
@@ -202,18 +202,3 @@ def find_run(asked: str, at: Places | None = None) -> Path:
     names = [folder.name for folder in folders]
     hint = nearest(asked, names) or "; `workbench runs list` names them"
     raise RunError(f"there is no run {asked} in {(at or places()).runs}{hint}")
-
-
-def _open_locked(path: Path, flags: int) -> io.FileIO:
-    file = io.FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o644), "ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise
-    return file
-
-
-def _ends_whole(path: Path) -> bool:
-    data = path.read_bytes()[-1:]
-    return data in (b"", b"\n")
