@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import termios
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=TOKENS)
     parser.add_argument("--side", choices=["ours", "plain"])
-    parser.add_argument("--out", type=Path, default=Path(f"/tmp/stream-ui-{os.getpid()}.json"))
+    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / f"stream-ui-{os.getpid()}.json")
     options = parser.parse_args()
     if options.side:
         run = run_ours if options.side == "ours" else run_plain

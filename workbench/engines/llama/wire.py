@@ -4,7 +4,7 @@ Commands go down the worker's stdin, events come back on a pipe of their own (fi
 in `EVENT_FD_VARIABLE`). The worker's fds 1 and 2 are its log.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
@@ -238,14 +238,13 @@ Event = (
     | Failed
 )
 
-Line = Annotated[bytes, "one JSON message and a newline"]
 _encoder = msgspec.json.Encoder()
 _commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _events: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
-def encode(message: Command | Event) -> Line:
-    """One line."""
+def encode(message: Command | Event) -> bytes:
+    """One JSON message and a newline."""
     return _encoder.encode(message) + b"\n"
 
 
