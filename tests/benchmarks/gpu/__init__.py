@@ -1,0 +1,1 @@
+"""What the product does on real cards, in one table."""
