@@ -43,7 +43,8 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
     `cards` are the engine's names of all cards, parts of one GPU with `parted`, which `env` makes.
     `models` are files by name: `8b`, `70b`, and `smollm2` where it is there. `llama_bench` is a
-    command that bash knows. What a part writes beside its figures goes to `out`.
+    command that bash knows. What a part writes beside its figures goes to `out`. `quick` asks for
+    fewer repeats. `virtual` are sizes of virtual cards, in whose place a rehearsal runs without a GPU.
     """
 
     out: Path
@@ -52,12 +53,15 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str | None] = {}
     parted: bool = False
     llama_bench: str = "llama_bench"
+    quick: bool = False
+    virtual: tuple[str, ...] = ()
 
     def split(self, mode: str = "layer", shares: tuple[float, ...] = (), **more: Any) -> Split:
         """A split over all cards, evenly where nothing is said."""
         shares = shares or (1.0,) * len(self.cards)
+        cards = {"virtual": self.virtual} if self.virtual else self.cards
         return msgspec.convert(
-            {"split_mode": mode, "tensor_split": shares, "cards": self.cards, **more}, Split, strict=False
+            {"split_mode": mode, "tensor_split": shares, "cards": cards, **more}, Split, strict=False
         )
 
     def layout(self, model: str, split: Split | None = None, name: str = "gpu", **context: Any) -> Layout:

@@ -1,0 +1,1 @@
+"""The parts of the measurement, each of which yields its figures."""
