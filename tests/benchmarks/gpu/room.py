@@ -10,7 +10,10 @@ from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+LARGE_BYTES = 16 * 2**30
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True, tag="figure"):
     """One line of the table.
 
     `part` and `what` say what was measured ("parity", "decode over llama-bench"), `case` of which
