@@ -9,7 +9,6 @@ import msgspec
 from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
 
-
 LARGE_BYTES = 16 * 2**30
 
 
@@ -48,6 +47,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     `models` are files by name: `8b`, `70b`, and `smollm2` where it is there. `llama_bench` is a
     command that bash knows. What a part writes beside its figures goes to `out`. `quick` asks for
     fewer repeats. `virtual` are sizes of virtual cards, in whose place a rehearsal runs without a GPU.
+    Each part runs in a process and with a WORKBENCH_HOME of its own.
     """
 
     out: Path
@@ -66,6 +66,14 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(
             {"split_mode": mode, "tensor_split": shares, "cards": cards, **more}, Split, strict=False
         )
+
+    def uneven(self, first: float = 3.0, last: float = 1.0) -> tuple[float, ...]:
+        """Shares with more on the first card, or on the last, and one each on those between."""
+        return (first, *(1.0,) * (len(self.cards) - 2), last)
+
+    def is_large(self, model: str) -> bool:
+        """Whether it takes seconds to load, so that loads are to be few."""
+        return self.models[model].stat().st_size > LARGE_BYTES
 
     def layout(self, model: str, split: Split | None = None, name: str = "gpu", **context: Any) -> Layout:
         """A layout of one of `models`; flash attention on, as llama-bench is told."""
