@@ -9,17 +9,11 @@ whether every token arrived, in order.
 
 import argparse
 import asyncio
-import fcntl
 import json
 import os
-import pty
-import select
 import statistics
-import struct
-import subprocess
 import sys
 import tempfile
-import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +23,7 @@ from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Markdown
 
+from tests.benchmarks.terminal import run_in_pty
 from workbench.app.outside import Outside
 from workbench.app.panes.markdown import Answer
 from workbench.app.run import OVER_SSH, spare_collector
@@ -154,22 +149,9 @@ def run_ours(text: str) -> dict[str, Any] | None:
 
 def in_pty(which: str, tokens: int, out: Path) -> dict[str, Any]:
     """Run one side in a process with a terminal of 80 × 24, read as fast as it writes."""
-    parent, child = pty.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "", **(OVER_SSH if which == "ours" else {})}
+    env = {**os.environ, **(OVER_SSH if which == "ours" else {})}
     command = [sys.executable, "-m", "tests.benchmarks.stream_ui", "--side", which, "--out", str(out)]
-    process = subprocess.Popen(
-        [*command, "--tokens", str(tokens)], stdin=child, stdout=child, stderr=child, env=env, start_new_session=True
-    )
-    os.close(child)
-    while process.poll() is None:
-        if select.select([parent], [], [], 0.2)[0]:
-            try:
-                os.read(parent, 65536)
-            except OSError:
-                break
-    process.wait()
-    os.close(parent)
+    run_in_pty([*command, "--tokens", str(tokens)], env)
     answer: dict[str, Any] = json.loads(out.read_text())
     return answer
 
