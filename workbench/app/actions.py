@@ -8,6 +8,7 @@ import msgspec
 from textual.app import App
 
 from workbench.app.hearing import Hearing
+from workbench.app.keymap import Keymap
 from workbench.app.messages import DraftChanged
 from workbench.app.outside import Drafts, Outside
 from workbench.app.screens.accounts import AccountsScreen
@@ -35,6 +36,7 @@ class Actions(App[None]):
     outside: Outside
     hearing: Hearing
     drafts: Drafts | None = None
+    keymap_in_use: Keymap
     _clear_asked = False
 
     @property
@@ -173,7 +175,8 @@ class Actions(App[None]):
         if turns and not self._clear_asked:
             self._clear_asked = True
             self.set_timer(4, self._forget_clear)
-            self.say(f"^n again clears {turns} turn{'s' if turns > 1 else ''} and starts a new chat")
+            again = self.keymap_in_use.words("{new_chat} again clears ")
+            self.say(f"{again}{turns} turn{'s' if turns > 1 else ''} and starts a new chat")
         elif turns:
             self._clear_asked = False
             self.main.status.dismiss()

@@ -1,20 +1,21 @@
 """The app: session events go to the panes, what the panes ask for goes to the session."""
 
-import asyncio
-import signal
+import os
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from rich.console import RenderableType
 from textual import on, work
 from textual.app import SystemCommand
 from textual.screen import Screen
 
+from workbench.app.abilities import ascii_only, encoding
 from workbench.app.actions import Actions
 from workbench.app.hearing import Hearing
 from workbench.app.inbox import Inbox
-from workbench.app.keymap import KEYS, shown
+from workbench.app.keymap import Keymap, bindings
 from workbench.app.messages import (
     Accounted,
     CardsFound,
@@ -28,10 +29,13 @@ from workbench.app.messages import (
     SplitApplied,
 )
 from workbench.app.outside import Meters, Outside
+from workbench.app.palette import commands
+from workbench.app.plain import Plain
 from workbench.app.screens.context import ContextScreen
 from workbench.app.screens.context_full import ContextFullScreen, WayOn, take
 from workbench.app.screens.main import MainScreen
 from workbench.app.screens.said import Said
+from workbench.app.terminal import Terminal
 from workbench.app.theme import THEMES, default_theme
 from workbench.app.wording import forecast_lines
 from workbench.domain.conversation import Conversation
@@ -47,8 +51,10 @@ DRAW_EVERY_S = 0.1
 """How often the text of a reply is drawn."""
 
 
-class WorkbenchApp(Actions):
+class WorkbenchApp(Actions, inherit_bindings=False):
     """Routes; the panes draw and the session works."""
+
+    BINDINGS = bindings("app")
 
     CSS_PATH = "theme.tcss"
     TITLE = "workbench"
@@ -62,11 +68,16 @@ class WorkbenchApp(Actions):
         first: Layout | None = None,
         conversation: Conversation | None = None,
         pick_model: bool = False,
+        keymap: Keymap | None = None,
     ) -> None:
         super().__init__()
+        self.keymap_in_use = keymap or Keymap()
+        self.set_keymap(self.keymap_in_use.own)
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = default_theme()
+        if ascii_only(os.environ):
+            self._filters.append(Plain(encoding(os.environ)))
         self._inbox = Inbox(self._wake)
         self._meters: Meters | None = None
         self.session = make_session(self._listen)
@@ -76,17 +87,19 @@ class WorkbenchApp(Actions):
         self._pick_model = pick_model
         self.said: list[Said] = []
 
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """Draw; not for a link that stands still, which is drawn all anew once it takes something again."""
+        if not (isinstance(self._driver, Terminal) and self._driver.behind):
+            super()._display(screen, renderable)
+
     def get_default_screen(self) -> Screen[None]:
         """The one screen; dialogs lie over it."""
-        return MainScreen(self.outside.hint)
+        return MainScreen(self.keymap_in_use.words(self.outside.hint))
 
     def on_mount(self) -> None:
-        """Hear the session, and signals: the terminal is put right before the end."""
+        """Hear the session."""
         drawing = self.set_interval(DRAW_EVERY_S, self._wake, pause=True)
         self.hearing = Hearing(self.main, self.session, self.outside, drawing, self._say, self._context_full)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self.exit)
 
     @on(ScreenReady)
     def _begin(self) -> None:
@@ -150,15 +163,17 @@ class WorkbenchApp(Actions):
         """The fault of the app's own that ended it."""
         return self._exception
 
+    def fail(self, error: BaseException | None) -> None:
+        """End with a fault that some thread met."""
+        if isinstance(error, Exception) and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._handle_exception, error)
+
     def _print_error_renderables(self) -> None:
         """Nothing: whoever runs the app tells the user in one line."""
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The palette lists the key map."""
-        for key in KEYS:
-            if key.palette:
-                yield SystemCommand(key.what, shown(key), lambda action=key.action: self.run_action(action, self.main))
-        yield SystemCommand("change the colours", "themes", self.action_change_theme)
+        """The palette lists the key map: of the main screen all of it, of others their own part."""
+        yield from commands(self, self.keymap_in_use, screen)
 
     # ── what the session and the meters say ───────────────────────────────────────────────
     @on(SessionSpoke)
@@ -201,7 +216,7 @@ class WorkbenchApp(Actions):
         if self.main.chat.answering:
             self.say("a reply is being written; Esc stops it")
         elif self.session.loaded is None and self.hearing.job is None:
-            self.say("no model is loaded: F2 lists layouts, F4 models")
+            self.say(self.keymap_in_use.words("no model is loaded: {layouts} lists layouts, {models} models"))
         else:
             self.main.status.dismiss()
             self.main.chat.prompt.accepted(event.prompt)

@@ -71,9 +71,10 @@ def said_so_far(state: JournalState) -> Conversation:
 def no_model(folders: Sequence[Path]) -> str:
     """What is missing, and the one command that helps."""
     looked = ", ".join(str(folder) for folder in folders if folder.is_dir()) or "the usual folders"
+    looked = looked.replace("{", "{{").replace("}", "}}")
     return (
         f"There is no model in {looked}.\n"
-        "`workbench FOLDER` looks for models in a folder of yours; F2 lists the layouts."
+        "`workbench FOLDER` looks for models in a folder of yours; {layouts} lists the layouts."
     )
 
 

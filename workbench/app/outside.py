@@ -18,12 +18,13 @@ from workbench.meters.nvml import Asking
 from workbench.meters.sample import Snapshot
 from workbench.meters.sampler import Pace
 
-HINT = "Ask something below and press Enter. F6 goes to the split editor, F1 lists the keys."
+HINT = "Ask something below and press {prompt_submit}. {split} goes to the split editor, {help} lists the keys."
 DEMO_HINT = (
-    "Ask something below and press Enter: each reply tells its tokens per second.\n"
-    "F6 goes to the split: ← → move layers between the cards, Enter applies them.\n"
-    "Last change then shows what that did. F7 goes back, F1 lists all keys."
+    "Ask something below and press {prompt_submit}: each reply tells its tokens per second.\n"
+    "{split} goes to the split: {split_fewer} {split_more} move layers between the cards, {split_apply} applies them.\n"
+    "Last change then shows what that did. {go_back} goes back, {help} lists all keys."
 )
+"""What an empty chat says; keys by the names of their actions."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""The user's configuration."""
+"""The user's configuration, and the user's keys."""
+
+from typing import Any
 
 import msgspec
 
@@ -14,3 +16,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     model_folders: tuple[str, ...] | None = None
     price: Price | None = None
+
+
+class UserKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`keymap.yaml` in the config folder: a key or a list of keys by the name of an action."""
+
+    keys: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from workbench.domain.layout import Context, Layout, Timeouts
 from workbench.domain.prompts import Prompt, PromptSet, Synthetic
 from workbench.domain.rules import check_env
 from workbench.domain.split import Split, Virtual
-from workbench.store.config import Config
+from workbench.store.config import Config, UserKeys
 from workbench.store.tree import Tree, join
 
 _COUNT = "a whole number"
@@ -81,6 +81,7 @@ RIGHT: dict[type, dict[str, str]] = {
         "model_folders": "a list of folders, for example [~/models]",
         "price": "a mapping, for example {currency: EUR, per_hour: 2.5}",
     },
+    UserKeys: {"keys": "a mapping of actions to keys, for example {compare: F3}"},
     Price: {"currency": "a currency, for example EUR", "per_hour": "a number", "per_kwh": "a number"},
 }
 """What is right for each key; empty where the type lists its words itself."""

@@ -5,7 +5,7 @@ from textual.reactive import reactive
 from textual.widgets import Static
 
 from workbench.app.card_rows import LEGEND
-from workbench.app.keymap import Where, footer_keys, shown
+from workbench.app.keymap import Where, keymap_of, shown
 from workbench.app.text import one_line
 
 
@@ -35,13 +35,13 @@ class Tabs(Static):
         pieces = []
         for name, on in (("Chat", self.chat), ("Cards and split", not self.chat)):
             pieces.append(Content.styled(f"[{name}]" if on else f" {name} ", "bold $text-primary" if on else ""))
-        line = Content(" ").join(pieces) + Content.styled("  F6 changes", "$text-muted")
+        line = Content(" ").join(pieces) + Content.styled(keymap_of(self.app).words("  {split} changes"), "$text-muted")
         gap = self.content_size.width - line.cell_length - len(LEGEND)
         return line if self.chat or gap < 2 else line + Content.styled(" " * gap + LEGEND, "$text-muted")
 
     def on_click(self) -> None:
         """Change."""
-        self.app.simulate_key("f6")
+        self.app.simulate_key(keymap_of(self.app).of("split")[0])
 
 
 class FootKeys(Static):
@@ -54,7 +54,7 @@ class FootKeys(Static):
         """As many as fit, the focused pane's own first, after what is offered."""
         room = self.content_size.width
         line = Content("")
-        for key in footer_keys(self.where, offered=self.offered):
+        for key in keymap_of(self.app).footer(self.where, offered=self.offered):
             piece = Content.styled(shown(key), "bold $text-primary") + Content(f" {key.footer}")
             gap = 2 if line.plain else 0
             if line.cell_length + gap + piece.cell_length > room:

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from workbench.app.card_rows import LEGEND, CardRow, card_rows, draw
-from workbench.app.keymap import bindings
+from workbench.app.keymap import bindings, keymap_of
 from workbench.app.messages import NoticeShown
 from workbench.app.meter_lines import duty_line, host_line, sentence, silence
 from workbench.app.outside import Meters, Outside
@@ -190,7 +190,8 @@ class CardsPane(VerticalScroll):
     def _below(self, rows: Sequence[CardRow], width: int) -> list[Content]:
         """The lines under the cards."""
         if self._meters is not None and self._meters.pace is Pace.OFF:
-            return [Content.styled("the meters are off; o turns them on", "$text-warning")]
+            paused = keymap_of(self.app).words("the meters are off; {cards_meters} turns them on")
+            return [Content.styled(paused, "$text-warning")]
         found = []
         if self._told:
             found.append(Content.styled(self._told, "$text-warning"))

@@ -7,7 +7,7 @@ from textual.reactive import reactive
 from textual.widgets import Static
 
 from workbench.app.history_rows import head_line, history_rows, layout_names, row_line
-from workbench.app.keymap import bindings
+from workbench.app.keymap import bindings, keymap_of
 from workbench.domain.card import format_mib
 from workbench.domain.forecast import CardAccount
 from workbench.domain.layout import Layout
@@ -114,7 +114,9 @@ class ChangePane(Static, can_focus=True):
 
     def on_focus(self) -> None:
         """The list has the keys: the line that serves is chosen."""
-        self.border_subtitle = "↑ ↓ choose · Enter goes to it"
+        self.border_subtitle = keymap_of(self.app).words(
+            "{change_up} {change_down} choose · {change_go_to_line} goes to it"
+        )
         self.chosen = self._serving or 0
         self.refresh()
 

@@ -7,10 +7,10 @@ from textual.binding import Binding
 from textual.content import Content
 from textual.widgets import TextArea
 
-from workbench.app.keymap import bindings
+from workbench.app.keymap import bindings, keymap_of
 from workbench.app.messages import EditAsked, PromptSubmitted
 
-_PLACEHOLDER = Content("Ask something · Enter sends · ^j a new line")
+PLACEHOLDER = "Ask something · {prompt_submit} sends · {prompt_newline} a new line"
 
 
 class Prompt(TextArea, inherit_bindings=False):
@@ -28,7 +28,6 @@ class Prompt(TextArea, inherit_bindings=False):
             show_line_numbers=False,
             compact=True,
             highlight_cursor_line=False,
-            placeholder=_PLACEHOLDER,
         )
         self.cursor_blink = False
         self.earlier: list[str] = []
@@ -36,15 +35,18 @@ class Prompt(TextArea, inherit_bindings=False):
         self._at = 0
         self._unsent = ""
 
+    def on_mount(self) -> None:
+        """The hint names the keys that hold."""
+        self.placeholder = Content(keymap_of(self.app).words(PLACEHOLDER))
+
     async def _on_key(self, event: events.Key) -> None:
-        if event.key in ("enter", "ctrl+j"):
-            event.stop()
-            event.prevent_default()
-            if event.key == "enter":
-                self.action_submit()
-            else:
-                self.action_newline()
-            return
+        keys = keymap_of(self.app)
+        for name, act in (("prompt.submit", self.action_submit), ("prompt.newline", self.action_newline)):
+            if event.key in keys.of(name):
+                event.stop()
+                event.prevent_default()
+                act()
+                return
         await super()._on_key(event)
 
     def action_newline(self) -> None:

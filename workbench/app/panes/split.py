@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from textual.widgets import Static
 
 from workbench.app import split_rows
-from workbench.app.keymap import bindings
+from workbench.app.keymap import bindings, keymap_of
 from workbench.app.messages import DraftChanged, NoticeShown, SplitApplied
 from workbench.domain import draft as drafts
 from workbench.domain.card import CardKind
@@ -214,7 +214,8 @@ class SplitPane(Vertical, can_focus=True):
         if self.draft.mode in self.reasons:
             self.post_message(NoticeShown(self.reasons[self.draft.mode]))
         elif not self.changed:
-            self.post_message(NoticeShown("this split runs already; ← → move layers"))
+            same = "this split runs already; {split_fewer} {split_more} move layers"
+            self.post_message(NoticeShown(keymap_of(self.app).words(same)))
         else:
             self.applied = self.draft
             self.post_message(SplitApplied(split))
@@ -259,7 +260,9 @@ class SplitPane(Vertical, can_focus=True):
             split_rows.rows(draft, current, self.names, self.chosen, width, focused=self.has_focus)
         )
         self.query_one("#forecast", Static).update(self._bottom(draft, current))
-        self.border_subtitle = "draft · Enter applies · Esc reverts" if self.changed else ""
+        self.border_subtitle = (
+            keymap_of(self.app).words("draft · {split_apply} applies · Esc reverts") if self.changed else ""
+        )
 
     def _bottom(self, draft: Draft, current: Draft) -> Content:
         if draft.mode in self.reasons:
@@ -269,7 +272,9 @@ class SplitPane(Vertical, can_focus=True):
             if not self.forecast:
                 return difference
             return difference + "\n" + Content.styled(self.forecast, "$text-muted" if self.stale else "")
-        hint = "← → move layers, ↑ ↓ choose a card"
+        keys = keymap_of(self.app)
+        hint = keys.words("{split_fewer} {split_more} move layers, {split_up} {split_down} choose a card")
         if self.served and self.layout_now is not None:
-            hint = f"← → move layers. {split_reasons(self.layout_now.engine)['tensor_split']}"
+            reason = split_reasons(self.layout_now.engine)["tensor_split"]
+            hint = keys.words("{split_fewer} {split_more} move layers. ") + reason
         return Content.styled(hint, "$text-muted")

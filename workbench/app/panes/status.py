@@ -5,6 +5,8 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widgets import Static
 
+from workbench.app.keymap import keymap_of
+
 
 class Status(Static):
     """Progress, the last thing that went wrong, the last that was said, and a way on. Hidden without any.
@@ -62,14 +64,14 @@ class Status(Static):
         self._draw()
 
     def _draw(self) -> None:
-        lines = []
+        lines, keys = [], keymap_of(self.app)
         if self._problem:
-            hint = "   F8 all messages · Esc closes this"
+            hint = keys.words("   {messages} all messages · Esc closes this")
             lines.append(Content.styled("✗ ", "bold $text-error") + Content(self._problem))
             lines[-1] = lines[-1] + Content.styled(hint, "$text-muted")
         if self._suggestion:
             lines.append(Content.styled("→ ", "bold $text-success") + Content(self._suggestion))
-            lines[-1] = lines[-1] + Content.styled(" · F9 loads it", "bold")
+            lines[-1] = lines[-1] + Content.styled(keys.words(" · {take_suggestion} loads it"), "bold")
         if self._notice:
             lines.append(Content.styled("i ", "bold $text-primary") + Content(self._notice))
         if self._progress is not None:

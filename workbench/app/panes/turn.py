@@ -6,6 +6,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
+from workbench.app.keymap import keymap_of
 from workbench.app.panes.markdown import Answer, StillMarkdown
 from workbench.app.panes.steady import Steady
 from workbench.app.text import clean, parts
@@ -66,7 +67,7 @@ class Thinking(Static):
         words = len(self.text.split())
         head = f"{'▾' if self.open else '▸'} {'thought' if self.finished else 'thinking'} · {words} words"
         if not self.open:
-            head += " · ^t shows them"
+            head += keymap_of(self.app).words(" · {thinking} shows them")
         self.update(Content(head + "\n" + self.text if self.open else head))
 
 

@@ -9,6 +9,7 @@ from textual.widgets import Static
 
 from workbench.app import ab_draw
 from workbench.app.ab_plot import LEGEND, CurvePlot, RatioPlot
+from workbench.app.keymap import keymap_of
 from workbench.domain.comparison import Metric, course
 from workbench.domain.curve import curve, has_lengths
 from workbench.domain.outcome import Outcome
@@ -115,4 +116,5 @@ class Views(Vertical):
                 pieces.append(Content.styled(text, "bold $text-primary" if chosen else ""))
         names = self.query_one("#view-names", Static)
         names.display = not self.wide
-        names.update(Content(" ").join(pieces) + Content.styled("  ← → changes", "$text-muted"))
+        keys = keymap_of(self.app).words("  {result_previous_view} {result_next_view} changes")
+        names.update(Content(" ").join(pieces) + Content.styled(keys, "$text-muted"))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -11,7 +12,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from workbench.app.keymap import bindings
+from workbench.app.keymap import Where, bindings, keymap_of
 from workbench.app.outside import LayoutEntry
 from workbench.app.screens.ab_run import Plan
 from workbench.app.screens.dialog import Dialog
@@ -67,6 +68,7 @@ class SetupScreen(Dialog[Plan]):
 
     CSS_PATH = "result.tcss"
     BINDINGS = bindings("setup")
+    where: ClassVar[Where] = "setup"
 
     def __init__(self, known: Known) -> None:
         super().__init__()
@@ -83,7 +85,10 @@ class SetupScreen(Dialog[Plan]):
         """The lines, and what they come to."""
         with Vertical(classes="dialog") as box:
             box.border_title = "A/B: which layout is faster?"
-            box.border_subtitle = "↑ ↓ line · ← → change · l list · Enter starts · Esc closes"
+            box.border_subtitle = keymap_of(self.app).words(
+                "{setup_up} {setup_down} line · {setup_previous} {setup_next} change · {setup_list} list"
+                " · {setup_start} starts · Esc closes"
+            )
             yield Static(id="setup-rows", markup=False)
             yield Static(id="setup-about", markup=False)
 
@@ -131,7 +136,8 @@ class SetupScreen(Dialog[Plan]):
     def _why_not(self) -> str:
         """What keeps it from starting."""
         if not self._choices:
-            return "There is no layout: F2 lists them, ^s saves what runs as one."
+            none = "There is no layout: {layouts} lists them, {save_as} saves what runs as one."
+            return keymap_of(self.app).words(none)
         if not self._sets:
             return "There is no prompt set in ./prompts or in the configuration folder."
         plan = self.plan

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Grid, Horizontal, Vertical, VerticalScroll
@@ -11,6 +11,7 @@ from textual_plotext import PlotextPlot
 
 from workbench.app.card_rows import GIB_FROM
 from workbench.app.detail_text import describe
+from workbench.app.keymap import Where, bindings, keymap_of
 from workbench.app.screens.dialog import Dialog
 from workbench.meters.history import MINUTES
 from workbench.meters.processes import pids_are_the_hosts
@@ -52,11 +53,8 @@ def round_up(value: float) -> float:
 class CardDetailScreen(Dialog[None]):
     """Left and right go through the cards; Esc closes."""
 
-    BINDINGS = [  # noqa: RUF012
-        ("left", "other(-1)", "the card before"),
-        ("right", "other(1)", "the next card"),
-        ("q", "close", "close"),
-    ]
+    BINDINGS = bindings("card")
+    where: ClassVar[Where] = "card"
 
     def __init__(self, pane: "CardsPane") -> None:
         super().__init__()
@@ -67,7 +65,9 @@ class CardDetailScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         """Figures on the left, plots on the right."""
         with Vertical(classes="dialog whole", id="card-detail") as box:
-            box.border_subtitle = "← → other cards · ↑ ↓ scroll · Esc closes"
+            box.border_subtitle = keymap_of(self.app).words(
+                "{card_previous} {card_next} other cards · ↑ ↓ scroll · Esc closes"
+            )
             with Horizontal():
                 with VerticalScroll(id="card-figures"):
                     yield Static(id="card-text", markup=False)

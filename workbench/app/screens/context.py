@@ -1,16 +1,16 @@
 """Context settings as a draft, with its forecast."""
 
 from collections.abc import Callable
-from typing import get_args
+from typing import ClassVar, get_args
 
 import msgspec
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
+from workbench.app.keymap import Where, bindings, keymap_of
 from workbench.app.screens.dialog import Dialog
 from workbench.app.wording import forecast_lines
 from workbench.domain.forecast import Forecast
@@ -32,14 +32,8 @@ class ContextScreen(Dialog[Context]):
     and `show` is given the answer.
     """
 
-    BINDINGS = [  # noqa: RUF012
-        Binding("up", "choose(-1)", "the setting above", show=False),
-        Binding("down", "choose(1)", "the setting below", show=False),
-        Binding("left", "turn(-1)", "less, or the value before", show=False),
-        Binding("right", "turn(1)", "more, or the next value", show=False),
-        Binding("m", "most", "the largest n_ctx that fits", show=False),
-        Binding("enter", "apply", "load it", show=False),
-    ]
+    BINDINGS = bindings("context")
+    where: ClassVar[Where] = "context"
 
     def __init__(
         self, base: Layout, running: Layout, n_ctx: int, *, n_ctx_train: int, ask: Callable[[Layout], None]
@@ -60,7 +54,7 @@ class ContextScreen(Dialog[Context]):
         """The settings, and what they would take."""
         with Vertical(classes="dialog") as box:
             box.border_title = f"Context · {self._base.split.label()}"
-            box.border_subtitle = "Enter loads it · Esc closes"
+            box.border_subtitle = keymap_of(self.app).words("{context_apply} loads it · Esc closes")
             yield Static(id="settings", markup=False)
             yield Static(id="foretold", markup=False)
 
@@ -150,7 +144,9 @@ class ContextScreen(Dialog[Context]):
             line = mark + Content.styled(f"{row:<12}", "$text-muted")
             line = line + Content.styled(f"{_said(row, value):<12}", "bold") + Content.styled(changed, "$text-muted")
             lines.append(line)
-        keys = "← → change · digits type n_ctx · m the largest n_ctx that fits"
+        keys = keymap_of(self.app).words(
+            "{context_less} {context_more} change · digits type n_ctx · {context_most} the largest n_ctx that fits"
+        )
         lines.append(Content.styled(keys, "$text-muted"))
         self.query_one("#settings", Static).update(Content("\n").join(lines))
         self.query_one("#foretold", Static).update(self._foretold())

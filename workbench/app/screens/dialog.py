@@ -1,9 +1,10 @@
 """What all dialogs share: a frame, Esc closes, and the way in and out."""
 
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-from textual.binding import Binding
 from textual.screen import ModalScreen
+
+from workbench.app.keymap import Where, bindings
 
 Result = TypeVar("Result")
 
@@ -11,8 +12,15 @@ Result = TypeVar("Result")
 class Dialog(ModalScreen[Result | None]):
     """A framed box over the screen; Esc closes it without a result."""
 
-    BINDINGS = [Binding("escape", "close", "close", show=False)]  # noqa: RUF012
+    BINDINGS = bindings("dialog")
+    where: ClassVar[Where] = "dialog"
 
     def action_close(self) -> None:
         """Close without a result."""
         self.dismiss(None)
+
+    def action_help(self) -> None:
+        """What this is, and its keys."""
+        from workbench.app.screens.help import HelpScreen
+
+        self.app.push_screen(HelpScreen(self.where))

@@ -6,7 +6,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from workbench.app.card_rows import LEGEND
-from workbench.app.keymap import Where, help_lines
+from workbench.app.keymap import ALONE, Keymap, Where, keymap_of
 from workbench.app.screens.dialog import Dialog
 
 ABOUT: dict[Where, tuple[str, str]] = {
@@ -39,20 +39,35 @@ ABOUT: dict[Where, tuple[str, str]] = {
         "excludes 1 and the difference exceeds the noise floor, which is what two equal layouts may show.",
     ),
     "runs": ("Past runs", "Every run is kept with all of its samples."),
+    "context": (
+        "Context",
+        "A draft of n_ctx, the KV type and flash attention, with what it would take. Nothing is loaded until Enter.",
+    ),
+    "card": (
+        "One card",
+        "Its figures, and its last ten minutes: use, memory, power and traffic. A dash is a figure that nobody knows.",
+    ),
+    "topology": (
+        "Topology",
+        "How each pair of cards is joined, and whether the driver lets them reach each other's memory.",
+    ),
+    "dialog": ("Lists and questions", "↑ ↓ choose, Enter takes what is chosen."),
     "anywhere": ("Everywhere", ""),
+    "app": ("In dialogs too", ""),
 }
 
 
-def help_text(where: Where) -> Content:
+def help_text(where: Where, keys: Keymap) -> Content:
     """The help of one pane first, then the keys that work everywhere, then the other panes."""
-    order: list[Where] = [where, "anywhere", *(w for w in ABOUT if w not in (where, "anywhere"))]
+    first: list[Where] = [where, "app"] if where in ALONE else [where, "anywhere", "app"]
+    order = [*first, *(other for other in ABOUT if other not in first)]
     blocks = []
     for place in order:
         title, about = ABOUT[place]
         lines = [Content.styled(title, "bold $text-primary")]
         if about:
             lines.append(Content(about))
-        lines += [Content.styled(f"  {keys:<10}", "bold") + Content(what) for keys, what in help_lines(place)]
+        lines += [Content.styled(f"  {shown:<10}", "bold") + Content(what) for shown, what in keys.help(place)]
         blocks.append(Content("\n").join(lines))
     return Content("\n\n").join(blocks)
 
@@ -60,7 +75,9 @@ def help_text(where: Where) -> Content:
 class HelpScreen(Dialog[None]):
     """Scrolls; Esc or F1 closes."""
 
-    BINDINGS = [("f1", "close", "close")]  # noqa: RUF012
+    def action_help(self) -> None:
+        """Close: the key that opened it."""
+        self.action_close()
 
     def __init__(self, where: Where) -> None:
         super().__init__()
@@ -72,4 +89,4 @@ class HelpScreen(Dialog[None]):
             box.border_title = "Help"
             box.border_subtitle = "↑ ↓ scroll · Esc closes"
             with VerticalScroll():
-                yield Static(help_text(self._where), markup=False)
+                yield Static(help_text(self._where, keymap_of(self.app)), markup=False)

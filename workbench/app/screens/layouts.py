@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from workbench.app.keymap import keymap_of
 from workbench.app.outside import LayoutEntry
 from workbench.app.screens.dialog import Dialog
 from workbench.app.text import one_line
@@ -64,7 +65,8 @@ class LayoutsScreen(Dialog[Layout]):
         options.highlighted = names.index(self._name_now) if self._name_now in names else 0 if entries else None
         options.focus()
         if not entries:
-            self.query_one("#about", Static).update("No layout yet: ^s on the main screen saves what runs as one.")
+            none = "No layout yet: {save_as} on the main screen saves what runs as one."
+            self.query_one("#about", Static).update(keymap_of(self.app).words(none))
 
     @on(OptionList.OptionHighlighted)
     def _about(self, event: OptionList.OptionHighlighted) -> None:

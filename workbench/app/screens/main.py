@@ -86,6 +86,11 @@ class MainScreen(Screen[None]):
         """What Tab goes through."""
         return (self.chat.prompt, self.chat.log_view, self.cards, self.split, self.change)
 
+    def pane(self, where: Where) -> Widget:
+        """The pane of that name."""
+        names: tuple[Where, ...] = ("prompt", "chat", "cards", "split", "change")
+        return self.panes[names.index(where)]
+
     def go_to(self, pane: Widget) -> None:
         """Focus a pane, its tab coming to the front first."""
         in_chat = pane in (self.chat.prompt, self.chat.log_view)

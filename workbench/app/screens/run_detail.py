@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -12,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Digits, Static
 
 from workbench.app import ab_draw
-from workbench.app.keymap import Where, bindings, footer_keys, shown
+from workbench.app.keymap import Where, bindings, keymap_of, shown
 from workbench.app.panes.bars import Header
 from workbench.app.panes.views import WIDE, Views
 from workbench.app.screens.help import HelpScreen
@@ -40,7 +41,7 @@ class Foot(Static):
     def render(self) -> Content:
         """As many as fit."""
         room, line = self.content_size.width, Content("")
-        for key in footer_keys(self._where):
+        for key in keymap_of(self.app).footer(self._where):
             if key.action in self.hidden:
                 continue
             word = self.leaving if key.action == "leave" else key.footer
@@ -57,6 +58,7 @@ class ResultScreen(Screen[Left]):
 
     CSS_PATH = "result.tcss"
     BINDINGS = bindings("result")
+    where: ClassVar[Where] = "result"
 
     def __init__(self, run: Run | None = None, outcome: Outcome | None = None, folder: Path | None = None) -> None:
         super().__init__()

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import on, work
@@ -14,7 +15,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from workbench.app import ab_draw
-from workbench.app.keymap import bindings
+from workbench.app.keymap import Where, bindings, keymap_of
 from workbench.app.screens.dialog import Dialog
 from workbench.app.screens.run_detail import write_report
 from workbench.app.text import clean, one_line
@@ -50,6 +51,7 @@ class RunsScreen(Dialog[Opened]):
 
     CSS_PATH = "result.tcss"
     BINDINGS = bindings("runs")
+    where: ClassVar[Where] = "runs"
 
     def __init__(self, list_runs: Callable[[], Sequence[tuple[Path, RunHeader | RunError]]]) -> None:
         super().__init__()
@@ -61,7 +63,9 @@ class RunsScreen(Dialog[Opened]):
         """The list, and what was said last."""
         with Vertical(classes="dialog") as box:
             box.border_title = "Runs"
-            box.border_subtitle = "Enter opens · c compare · r again · x export · Esc closes"
+            box.border_subtitle = keymap_of(self.app).words(
+                "{runs_open} opens · {runs_mark} compare · {runs_again} again · {runs_export} export · Esc closes"
+            )
             yield OptionList(id="runs", markup=False)
             yield Static(id="about", classes="muted", markup=False)
 
@@ -97,7 +101,7 @@ class RunsScreen(Dialog[Opened]):
         options.highlighted = 0 if found else None
         options.focus()
         if not found:
-            self._say("No run yet: F3 measures two layouts against each other.")
+            self._say(keymap_of(self.app).words("No run yet: {compare} measures two layouts against each other."))
 
     def _refresh(self, number: int) -> None:
         if self.is_attached:

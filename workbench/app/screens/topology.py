@@ -1,6 +1,7 @@
 """How the cards are joined: a matrix of all pairs."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import work
@@ -9,6 +10,7 @@ from textual.containers import ScrollableContainer, Vertical
 from textual.content import Content
 from textual.widgets import Static
 
+from workbench.app.keymap import Where, bindings
 from workbench.app.screens.dialog import Dialog
 from workbench.domain.topology import Cell, Topology
 
@@ -53,7 +55,8 @@ def _text(cell: Cell | None) -> str:
 class TopologyScreen(Dialog[None]):
     """Asks on a thread, for the driver may take its time."""
 
-    BINDINGS = [("t", "close", "close"), ("q", "close", "close")]  # noqa: RUF012
+    BINDINGS = bindings("topology")
+    where: ClassVar[Where] = "topology"
 
     def __init__(self, find: Callable[[], Topology]) -> None:
         super().__init__()
