@@ -2,26 +2,20 @@
 
 import gc
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from workbench.app.abilities import mouse, textual_defaults
 from workbench.domain.card import Card
 from workbench.domain.layout import Layout
 from workbench.engines.engine import EngineError
 
-OVER_SSH = {
-    "TEXTUAL_FPS": "15",
-    "TEXTUAL_ANIMATIONS": "none",
-    "TEXTUAL_SMOOTH_SCROLL": "0",
-}
-"""What Textual reads when it is imported, for a terminal at the far end of a connection."""
-
 
 def set_defaults() -> None:
     """Set what Textual reads at import, where the user has not."""
-    if "SSH_CONNECTION" in os.environ or "SSH_TTY" in os.environ:
-        for name, value in OVER_SSH.items():
-            os.environ.setdefault(name, value)
+    for name, value in textual_defaults(os.environ).items():
+        os.environ.setdefault(name, value)
 
 
 def spare_collector() -> None:
@@ -58,9 +52,11 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
         pick_model=start.pick_model,
     )
     take_terminal(app)
+    threading.excepthook = lambda args: app.fail(args.exc_value)
     try:
-        app.run()
+        app.run(mouse=mouse(os.environ))
     finally:
+        threading.excepthook = threading.__excepthook__
         app.session.close()
         kit.close()
     if app.failure is not None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import selectors
+import signal
 from codecs import getincrementaldecoder
 from io import TextIOWrapper
 from typing import TextIO, cast
@@ -12,7 +13,12 @@ from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
+from workbench.app.abilities import encoding
+from workbench.app.outlet import Outlet
 from workbench.app.text import clean
+
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""What ends the app; its exit code is then 128 and the signal's number."""
 
 _START, _END = "\x1b[200~", "\x1b[201~"
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
@@ -56,33 +62,20 @@ def _text(pasted: str) -> str:
     return clean(_SEQUENCE.sub("", pasted.replace("\r\n", "\n").replace("\r", "\n")))
 
 
-class _Output:
-    """Drops what the terminal does not take any more, so that the end of the app never waits for it."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            self._file.write(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.flush()
-
-    def fileno(self) -> int:
-        return self._file.fileno()
-
-
 class Terminal(LinuxDriver):
     """Textual's own driver, which ends or hangs on some of what terminals do."""
 
     _ended = False
+    _outlet: Outlet | None = None
 
     def start_application_mode(self) -> None:
-        """Take the terminal."""
-        if not isinstance(self._file, _Output):
-            self._file = cast(TextIOWrapper, _Output(cast(TextIO, self._file)))
+        """Take the terminal; signals that end the process put it right first."""
+        if self._outlet is None:
+            file = cast(TextIO, self._file)
+            self._outlet = Outlet(file.fileno(), encoding(os.environ), self._caught_up)
+            self._file = cast(TextIOWrapper, self._outlet)
+        for number in ENDING:
+            self._loop.add_signal_handler(number, self._end, number)
         self._ended = False
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
@@ -91,9 +84,39 @@ class Terminal(LinuxDriver):
         self._ended = True
         super().suspend_application_mode()
 
+    def stop_application_mode(self) -> None:
+        """Put the terminal right, also one that takes nothing at the moment."""
+        if self.behind and self._outlet is not None:
+            self._outlet.drop()
+        super().stop_application_mode()
+
+    def close(self) -> None:
+        """Wait for the last words."""
+        super().close()
+        if self._outlet is not None:
+            self._outlet.finish()
+
+    @property
+    def behind(self) -> bool:
+        """Whether the terminal has not taken the last pictures yet; the app draws anew once it has."""
+        return self._outlet is not None and self._outlet.behind
+
+    def _caught_up(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._app.refresh)
+
+    def _end(self, number: int) -> None:
+        self._app.exit(return_code=128 + number)
+
+    def _run_input_thread(self) -> None:
+        try:
+            self.run_input_thread()
+        except Exception as error:
+            self._loop.call_soon_threadsafe(self._app._handle_exception, error)
+
     def run_input_thread(self) -> None:
-        """Read until the end. What is no UTF-8 is shown as such; a terminal that is gone ends the app."""
-        decode = getincrementaldecoder("utf-8")("replace").decode
+        """Read until the end. What is no text is shown as such; a terminal that is gone ends the app."""
+        decode = getincrementaldecoder(encoding(os.environ))("replace").decode
         parser, pastes = XTermParser(self._debug), Pastes()
         with selectors.SelectSelector() as ready:
             ready.register(self.fileno, selectors.EVENT_READ)
@@ -106,7 +129,7 @@ class Terminal(LinuxDriver):
                     except OSError:
                         data = b""
                     if not data:
-                        self._loop.call_soon_threadsafe(self._app.exit)
+                        self._loop.call_soon_threadsafe(self._end, signal.SIGHUP)
                         return
                     # The parser takes an empty text for the end.
                     if text := pastes.plain(decode(data)):

@@ -1,6 +1,7 @@
 """What can be said on the command line."""
 
 import math
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +55,8 @@ def commands() -> None:
     folder of models to choose from; without arguments on the last session. --resume brings
     back the last conversation.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage or document, 130 cancelled.
+    Exit codes: 0 done, 1 failed, 2 wrong usage or document, 130 cancelled; ended by another
+    signal, 128 and its number.
     """
 
 
@@ -200,11 +202,13 @@ def has_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line and exit."""
+def main(args: Sequence[str] | None = None, *, interrupts: bool = False) -> None:
+    """Run the command line and exit. With `interrupts`, Ctrl-C is a KeyboardInterrupt from here to the end."""
     ready_streams()
     code: str | int | None
     try:
+        if interrupts:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         commands.main(args, prog_name="workbench", standalone_mode=False)
         sys.stdout.flush()
         code = Code.DONE
@@ -212,5 +216,7 @@ def main(args: Sequence[str] | None = None) -> None:
         code = ended.code
     except BaseException as error:
         code = explain(error)
+    if interrupts:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     quiet_stdout()
     sys.exit(code)
