@@ -65,6 +65,19 @@ def test_the_first_token_at_which_outputs_part() -> None:
     assert "parting" not in wording.outputs((tides,))
 
 
+def test_what_a_server_said_is_compared_by_character_and_as_far_as_it_goes() -> None:
+    run = made_run(faster_b, texts={"A": "The Nile. And more", "B": "The Nile."})
+    assert outcome(run).partings[0].first == 9
+    assert "rivers from character 10" in wording.outputs(outcome(run).partings)
+    ended = tuple(
+        msgspec.structs.replace(sample, stop_reason="stop" if sample.planned.arm == "B" else "max_tokens")
+        for sample in run.samples
+    )
+    partings = outcome(msgspec.structs.replace(run, samples=ended)).partings
+    assert (partings[0].differ, partings[0].unit) == (0, "character")
+    assert "the same, as far as both texts go" in wording.outputs(partings)
+
+
 def test_an_arm_that_does_not_load_is_said_and_the_other_is_measured() -> None:
     run = made_run(faster_b)
     failed = msgspec.structs.replace(run.loads[1], error="no room", load_s=None)

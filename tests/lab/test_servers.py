@@ -141,6 +141,7 @@ def test_the_meters_look_for_a_servers_processes_on_every_gpu(ollama: Contract) 
 def test_an_ab_across_engines(tiny: Path, ollama: Contract) -> None:
     from tests.lab.experiments import layout as ours
 
+    ollama.behave(talks=False, reply=["The", " Nile", "."])
     experiment = begin([ours(tiny), served("ollama", ollama, context=Context(n_ctx=512))], blocks=1)
     experiment.start()
     outcome = experiment.wait()

@@ -32,6 +32,8 @@ class Behaviour:
     thinking: list[str] = field(default_factory=list)
     flavour: str = "llama-server"
     key: str = ""
+    talks: bool = True
+    """Whether a reply goes on to the length that is asked for, as that of a model that talks."""
     starting: int = 0
     """How many requests are still answered with 503."""
 

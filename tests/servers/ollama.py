@@ -158,8 +158,8 @@ class Ollama:
         wanted = options.get("num_predict", -1)
         pieces = list(self.behaviour.reply)
         most = min(room, wanted if wanted > 0 else len(pieces))
-        if wanted > len(pieces):
-            pieces = (pieces * (wanted // len(pieces) + 1))[:wanted]  # a model that talks
+        if self.behaviour.talks and wanted > len(pieces):
+            pieces = (pieces * (wanted // len(pieces) + 1))[:wanted]
         said = pieces[:most]
         for piece in self.behaviour.thinking if body.get("think") else ():
             yield self._bytes(self._line(name, thinking=piece))

@@ -198,7 +198,7 @@ def outputs_head(run: Run, outcome: Outcome | None, at: int) -> Content:
     if parting is None:
         return head + Content("no pair yet")
     if parting.first is None:
-        return head + Content(f"all {parting.compared} pairs the same, token by token")
+        return head + Content(f"all {parting.compared} pairs the same, {wording.by_unit((parting,))}")
     return head + Content(f"{parting.differ} of {parting.compared} pairs differ, here marked ▸")
 
 

@@ -3,6 +3,7 @@
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -49,14 +50,15 @@ class ArmOutcome(msgspec.Struct, frozen=True, kw_only=True):
 class Parting(msgspec.Struct, frozen=True, kw_only=True):
     """The outputs of one prompt in both arms: of `compared` pairs `differ` are not the same.
 
-    `first` is the smallest index of a token (of a character where tokens are not told) at
-    which two of them part, None if all are the same.
+    `first` is the smallest index at which two of them part, None if all are the same: of a
+    `unit`, which is a character where a server told its text only.
     """
 
     prompt: str
     compared: int
     differ: int
     first: int | None
+    unit: Literal["token", "character"] = "token"
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,20 +155,38 @@ def _partings(run: Run) -> tuple[Parting, ...]:
         pairs = [arms for (name, _), arms in asked.items() if name == prompt.id and len(arms) == 2]
         places = [place for arms in pairs if (place := first_difference(arms["A"], arms["B"])) is not None]
         if pairs:
-            first = min(places, default=None)
-            out.append(Parting(prompt=prompt.id, compared=len(pairs), differ=len(places), first=first))
+            out.append(
+                Parting(
+                    prompt=prompt.id,
+                    compared=len(pairs),
+                    differ=len(places),
+                    first=min(places, default=None),
+                    unit="token" if all(_both_told(arms["A"], arms["B"]) for arms in pairs) else "character",
+                )
+            )
     return tuple(out)
 
 
+def _both_told(a: Sample, b: Sample) -> bool:
+    """Whether both outputs are known token by token; a server tells its text only."""
+    return bool(a.tokens and b.tokens)
+
+
 def first_difference(a: Sample, b: Sample) -> int | None:
-    """The index of the first token at which two outputs part; None if they are the same."""
-    told = bool(a.tokens and b.tokens)  # a server tells its text only
+    """The index of the first token, or else character, at which two outputs part; None if they are the same.
+
+    A server's reply that ended by itself is compared as far as it goes.
+    """
+    told = _both_told(a, b)
     ours: Sequence[object] = a.tokens if told else a.text
     theirs: Sequence[object] = b.tokens if told else b.text
     for at, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
             return at
-    return None if len(ours) == len(theirs) else min(len(ours), len(theirs))
+    shorter = a if len(ours) < len(theirs) else b
+    if len(ours) == len(theirs) or (not told and not shorter.tokens and shorter.stop_reason == "stop"):
+        return None
+    return min(len(ours), len(theirs))
 
 
 # ── cautions ──────────────────────────────────────────────────────────────────────────────
@@ -208,6 +228,7 @@ def _of_servers(run: Run) -> list[str]:
     """What measuring through a server leaves unknown or unequal."""
     header, out = run.header, []
     names = {arm.arm: arm.resolved.server for arm in header.arms if arm.resolved and arm.resolved.server}
+    ended = {sample.planned.arm for sample in run.samples if sample.stop_reason == "stop"}
     for arm in header.arms:
         if arm.arm not in names:
             continue
@@ -218,8 +239,8 @@ def _of_servers(run: Run) -> list[str]:
                        f"its server tells none{counted}")
         if header.kind == "ab" and arm.layout.engine == "openai":
             out.append(f"{arm.arm}'s server keeps its model in memory while the other arm is measured")
-        if header.kind == "ab" and arm.layout.engine == "ollama" and "ollama" not in _other_engines(header, arm):
-            out.append(f"{arm.arm}'s replies end where the model ends them: Ollama cannot be told to go on")
+        if header.kind == "ab" and arm.arm in ended and len(ended) == 1:
+            out.append(f"{arm.arm}'s replies end where the model ends them: its server cannot be told to go on")
     if header.kind == "ab" and names:
         a, b = (arm.resolved.model.path if arm.resolved else arm.layout.model for arm in header.arms)
         if a != b:
@@ -228,10 +249,6 @@ def _of_servers(run: Run) -> list[str]:
             out.append("both arms are on one server: each prompt has another number in each arm, so that no cache "
                        "knows it, and outputs are not compared")
     return out
-
-
-def _other_engines(header: RunHeader, arm: ArmHeader) -> list[str]:
-    return [each.layout.engine for each in header.arms if each.arm != arm.arm]
 
 
 def _between(header: RunHeader) -> list[str]:

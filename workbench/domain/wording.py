@@ -188,9 +188,16 @@ def outputs(partings: tuple[Parting, ...]) -> str:
     if not compared:
         return ""
     if not differ:
-        return f"outputs: all {compared} pairs are the same, token by token"
-    places = ", ".join(f"{each.prompt} from token {each.first + 1}" for each in partings if each.first is not None)
+        return f"outputs: all {compared} pairs are the same, {by_unit(partings)}"
+    places = ", ".join(
+        f"{each.prompt} from {each.unit} {each.first + 1}" for each in partings if each.first is not None
+    )
     return f"outputs: {differ} of {compared} pairs differ: {places}"
+
+
+def by_unit(partings: tuple[Parting, ...]) -> str:
+    """How outputs were compared: by tokens where both arms told them."""
+    return "token by token" if all(each.unit == "token" for each in partings) else "as far as both texts go"
 
 
 def join_rows(joined: Join, hosts: Sequence[str]) -> list[tuple[str, ...]]:
