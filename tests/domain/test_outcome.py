@@ -4,6 +4,7 @@ import msgspec
 
 from tests.runs import loads_of, made_run
 from workbench.domain import wording
+from workbench.domain.comparison import speed
 from workbench.domain.layout import Layout
 from workbench.domain.machines import join
 from workbench.domain.memory import CardMemory
@@ -142,6 +143,8 @@ def test_two_machines_are_joined_by_layout_and_prompt() -> None:
     assert row.low < 2.0 < row.high
     assert abs(row.ratio - 2.0) < 1e-9
     assert row.loads == (4, 4)
+    # The speeds are those that the report of each run gives.
+    assert (row.first, row.second) == (speed(first.of("A"), "decode"), speed(second.of("A"), "decode"))
 
 
 def test_what_makes_two_machines_hard_to_compare_is_said() -> None:

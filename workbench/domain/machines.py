@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workbench.domain.comparison import METRICS, Metric, amount
+from workbench.domain.comparison import METRICS, Metric, amount, speed
 from workbench.domain.run import Run
 from workbench.domain.samples import Arm, Sample
 
@@ -14,8 +14,8 @@ from workbench.domain.samples import Arm, Sample
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
     """One layout and metric on two machines.
 
-    Speeds are tok/s (1/s for the first token), over the common prompts and the loads that
-    answered all of them. `ratio` is second over first, with a 95 % interval by Welch's t on
+    Speeds are those of an A/B's arms, tok/s (1/s for the first token), over the common prompts and
+    the loads that answered all of them. `ratio` is second over first, with a 95 % interval by Welch's t on
     the loads, which are not paired; None below two loads on a side.
     """
 
@@ -64,9 +64,14 @@ def _common_arms(first: Run, second: Run) -> list[tuple[str, Arm, Arm]]:
 def _row(
     layout: str, metric: Metric, ours: Sequence[Sample], theirs: Sequence[Sample], prompts: Sequence[str]
 ) -> Joined | None:
-    first, second = _by_load(ours, metric, prompts), _by_load(theirs, metric, prompts)
-    if not first or not second:
+    of_ours, of_theirs = _by_load(ours, metric, prompts), _by_load(theirs, metric, prompts)
+    speeds = [
+        speed((each for each in samples if each.load in loads and each.planned.prompt in prompts), metric)
+        for samples, loads in ((ours, of_ours), (theirs, of_theirs))
+    ]
+    if speeds[0] is None or speeds[1] is None:
         return None
+    first, second = list(of_ours.values()), list(of_theirs.values())
     mean = statistics.fmean(second) - statistics.fmean(first)
     low = high = None
     if min(len(first), len(second)) > 1 and statistics.variance(first) + statistics.variance(second) > 0:
@@ -77,8 +82,8 @@ def _row(
     return Joined(
         layout=layout,
         metric=metric,
-        first=math.exp(statistics.fmean(first)),
-        second=math.exp(statistics.fmean(second)),
+        first=speeds[0],
+        second=speeds[1],
         loads=(len(first), len(second)),
         ratio=math.exp(mean),
         low=low,
@@ -86,8 +91,8 @@ def _row(
     )
 
 
-def _by_load(samples: Sequence[Sample], metric: Metric, prompts: Sequence[str]) -> list[float]:
-    """The mean log speed of each load that answered all prompts."""
+def _by_load(samples: Sequence[Sample], metric: Metric, prompts: Sequence[str]) -> dict[int, float]:
+    """The mean log speed of each load that answered all prompts, by the load's number."""
     loads: dict[int, dict[str, tuple[float, float]]] = {}
     for sample in samples:
         if sample.left_out is None and sample.timing is not None and sample.planned.prompt in prompts:
@@ -96,11 +101,11 @@ def _by_load(samples: Sequence[Sample], metric: Metric, prompts: Sequence[str]) 
                 of_load = loads.setdefault(sample.load, {})
                 had = of_load.get(sample.planned.prompt, (0.0, 0.0))
                 of_load[sample.planned.prompt] = (had[0] + found[0], had[1] + found[1])
-    return [
-        statistics.fmean(math.log(counted / seconds) for counted, seconds in of_load.values())
-        for of_load in loads.values()
+    return {
+        load: statistics.fmean(math.log(counted / seconds) for counted, seconds in of_load.values())
+        for load, of_load in loads.items()
         if of_load and len(of_load) == len(prompts)
-    ]
+    }
 
 
 def _cautions(first: Run, second: Run, prompts: Sequence[str]) -> list[str]:
