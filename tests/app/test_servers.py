@@ -43,6 +43,7 @@ async def test_layers_on_cards_are_ollamas_to_change_and_which_card_is_not(ollam
         pane = app.main.split
         assert "tensor✗ row✗" in shown(app, "#split-mode").replace("  ", " ")
         assert "31/31" in shown(app, "#split-layers")
+        assert "server 120 MiB, all on cards" in shown(app, "#card-rows")
         assert "LLAMA_ARG_TENSOR_SPLIT=3,1 ollama serve" in shown(app, "#forecast")
         await pilot.press("f6")
         await pilot.press("left", "left")
@@ -52,6 +53,7 @@ async def test_layers_on_cards_are_ollamas_to_change_and_which_card_is_not(ollam
         await until(pilot, lambda: app.session.layout is not None and app.session.layout.split.n_gpu_layers == 29)
         await until(pilot, lambda: ollama.state["loaded"]["tiny:latest"]["options"].get("num_gpu") == 29)
         await until(pilot, lambda: "29/31" in shown(app, "#split-layers") and app.session.history[-1].probe)
+        assert "server 120 MiB, 112 of it on cards" in shown(app, "#card-rows")
         # Tensor mode is greyed, with the one line of environment that would do it.
         await pilot.press("m")
         assert "LLAMA_ARG_SPLIT_MODE=tensor ollama serve" in shown(app, "#forecast")
@@ -85,6 +87,7 @@ async def test_a_server_that_is_asked_nothing_says_so(openai: Contract) -> None:
         await loaded(pilot, app)
         await until(pilot, lambda: "split where it is started" in shown(app, "#split-mode"))
         assert shown(app, "#split-rows") == ""
+        assert "server tells no memory" in shown(app, "#card-rows")
         await pilot.press("f6")
         for key in ("left", "m", "enter"):
             app.said.clear()

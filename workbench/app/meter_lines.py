@@ -8,6 +8,7 @@ from workbench.app.card_rows import CardRow
 from workbench.app.text import one_line
 from workbench.domain.duty import Duty, Price
 from workbench.domain.reading import CardScene, Scene, read
+from workbench.engines.engine import Served
 from workbench.meters.nvml import Asking
 from workbench.meters.sample import HostSample
 
@@ -27,6 +28,20 @@ def host_line(host: HostSample, width: int) -> Content:
     if host.disk_read_mib_s is not None:
         pieces.append(f"disk {host.disk_read_mib_s:.0f} MiB/s")
     return Content.styled("host ", "bold") + Content(one_line(" · ".join(pieces), width - 5))
+
+
+def server_line(served: Served, width: int) -> Content:
+    """What a server says that its model takes, and whether its processes are on this machine."""
+    total, on_cards = served.total_mib, served.on_cards_mib
+    if total is None or on_cards is None:
+        pieces = ["tells no memory"]
+    elif on_cards >= total:
+        pieces = [f"{total:.0f} MiB, all on cards"]
+    else:
+        pieces = [f"{total:.0f} MiB, {on_cards:.0f} of it on cards"]
+    if not served.pids:
+        pieces.append("no process of it is seen on this machine")
+    return Content.styled("server ", "bold") + Content(f"\n{' ' * 7}".join(_lines(pieces, width - 7)))
 
 
 def duty_line(duty: Duty, price: Price | None, width: int) -> Content:

@@ -11,8 +11,8 @@ from textual.widgets import Static
 
 from workbench.app.card_rows import LEGEND, CardRow, card_rows, draw
 from workbench.app.keymap import bindings, keymap_of
-from workbench.app.messages import NoticeShown
-from workbench.app.meter_lines import duty_line, host_line, sentence, silence
+from workbench.app.messages import NoticeShown, Remember
+from workbench.app.meter_lines import duty_line, host_line, sentence, server_line, silence
 from workbench.app.outside import Meters, Outside
 from workbench.app.screens.topology import TopologyScreen
 from workbench.domain.card import Card
@@ -43,8 +43,10 @@ class CardsPane(VerticalScroll):
         self._loaded: Loaded | None = None
         self._duty: Duty | None = None
         self._snapshot: Snapshot | None = None
-        self._compact: bool | None = None
+        self.compact: bool | None = None
         """Whether the user wants one line a card; None leaves it to the room."""
+        self.off = False
+        """Whether the meters begin turned off."""
         self._told = ""
 
     def compose(self) -> ComposeResult:
@@ -58,6 +60,8 @@ class CardsPane(VerticalScroll):
     def wire(self, meters: Meters | None, outside: Outside) -> None:
         """Whom to ask for more."""
         self._meters, self._outside = meters, outside
+        if meters is not None and self.off:
+            meters.pace = Pace.OFF
         self._set_pace(Pace.FULL if self.size.width else Pace.HIDDEN)
 
     # ── what is told ──────────────────────────────────────────────────────────────────────
@@ -129,7 +133,7 @@ class CardsPane(VerticalScroll):
         if self.rows:
             self.app.push_screen(CardDetailScreen(self))
         else:
-            self.post_message(NoticeShown("there is no card yet"))
+            self.post_message(NoticeShown(f"there is {self._without_cards()}"))
 
     def action_topology(self) -> None:
         """How the cards are joined."""
@@ -138,13 +142,15 @@ class CardsPane(VerticalScroll):
 
     def action_lines(self) -> None:
         """One line a card or two: the other than now."""
-        self._compact = not self._is_compact(self.rows)
+        self.compact = not self._is_compact(self.rows)
+        self.post_message(Remember({"compact": self.compact}))
         self._draw()
 
     def action_meters(self) -> None:
         """Turn the meters off, or on again."""
         if self._meters is not None:
             self._meters.pace = Pace.FULL if self._meters.pace is Pace.OFF else Pace.OFF
+            self.post_message(Remember({"meters_off": self._meters.pace is Pace.OFF}))
             self._draw()
 
     # ── drawing ───────────────────────────────────────────────────────────────────────────
@@ -173,8 +179,8 @@ class CardsPane(VerticalScroll):
         return loaded | {card.name for card in self._cards}
 
     def _is_compact(self, rows: Sequence[CardRow]) -> bool:
-        if self._compact is not None:
-            return self._compact
+        if self.compact is not None:
+            return self.compact
         return 2 * len(rows) + len(self._below(rows, 80)) > max(8, self.app.size.height * 2 // 5 - 2)
 
     def _look(self) -> None:
@@ -199,11 +205,17 @@ class CardsPane(VerticalScroll):
         said = sentence(rows, self._duty, off, self.working)
         if said:
             found.append(Content.styled(f"▸ {said}", "$text-primary"))
-        if self._duty is not None:
+        served = None if self._loaded is None else self._loaded.served
+        if served is not None:
+            found.append(server_line(served, width))
+        if self._duty is not None and rows:
             found.append(duty_line(self._duty, self._outside.price, width))
         if self._snapshot is not None:
             found.append(host_line(self._snapshot.host, width))
         return found
+
+    def _without_cards(self) -> str:
+        return "no GPU on this machine" if self._loaded is not None else "no card yet"
 
     def _draw(self) -> None:
         if not self.is_mounted:
@@ -214,6 +226,6 @@ class CardsPane(VerticalScroll):
         drawn = (
             draw(rows, width, compact=self._is_compact(rows))
             if rows
-            else Content.styled("no card yet", "$text-muted")
+            else Content.styled(self._without_cards(), "$text-muted")
         )
         self.query_one("#card-rows", Static).update(Content("\n").join([drawn, *self._below(rows, width)]))
