@@ -195,7 +195,7 @@ async def test_a_dead_engine_leaves_the_text_and_serves_again() -> None:
         script.fail_chat = EngineDied("card CUDA1 is gone", card="CUDA1")
         await ask(pilot, app, "go")
         assert app.session.conversation.turns[0].reply.count("word") == 20
-        assert "the engine ended" in figures(last(app))
+        assert "the reply broke off" in figures(last(app))
         await until(pilot, lambda: any("CUDA1" in said.message and said.problem for said in app.said))
         assert app.main.status.display
         await ask(pilot, app, "again")

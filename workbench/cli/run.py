@@ -114,7 +114,7 @@ def run_prompt(
     if turn.stop_reason == "cancelled":
         raise KeyboardInterrupt
     if turn.stop_reason == "died":
-        raise CommandFailed(printer.problem or "the engine ended in the middle of the reply")
+        raise CommandFailed(printer.problem or "the reply broke off")
 
 
 def finish(turning: Future[Turn], cancel: Callable[[], None]) -> Turn:

@@ -445,4 +445,4 @@ class Session:
             self._voice.tell(events.Suggestion(*found))
 
     def _complain(self, error: Exception) -> None:
-        self._voice.complain(error, self._serving.layout.label() if self._serving is not None else None)
+        self._voice.complain(error, self._serving.layout if self._serving is not None else None)

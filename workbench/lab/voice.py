@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from workbench.engines.engine import EngineError, LoadCancelled
+from workbench.domain.layout import Layout
+from workbench.engines.engine import EngineError, LoadCancelled, LoadFailed
 from workbench.lab import events
 from workbench.store.journal import Journal, JournalError, Record
 
@@ -36,11 +37,13 @@ class Voice:
             self._journal = None
             self.tell(events.Notice(str(error)))
 
-    def complain(self, error: Exception, serving: str | None) -> None:
-        """Tell of a failure, once; `serving` is the label of the split that serves all the same."""
+    def complain(self, error: Exception, layout: Layout | None) -> None:
+        """Tell of a failure, once; `layout` is what serves all the same, as far as is known of a server."""
         if error is self._told:
             return
         self._told = error
+        known = layout is not None and (layout.served_by is None or isinstance(error, LoadFailed))
+        serving = layout.label() if layout is not None and known else None
         if isinstance(error, LoadCancelled):
             self.tell(events.Notice("The load was cancelled."))
         elif isinstance(error, EngineError):

@@ -17,7 +17,7 @@ ENDINGS: dict[StopReason, str] = {
     "max_tokens": "ended at the token limit",
     "context_full": "the context is full",
     "cancelled": "stopped by you",
-    "died": "the engine ended",
+    "died": "the reply broke off",
 }
 
 
