@@ -41,7 +41,8 @@ def describe_machine(cards: Sequence[Card], virtual: int, command: str, commit: 
     cells = [cell.text() for row in find_topology(cards).cells for cell in row if cell is not None]
     names = {pci_key(gpu.pci_bus_id): gpu.name for gpu in about.machine.cards}
     return Machine(
-        cards=tuple(names.get(pci_key(card.pci_bus_id or "")) or card.description for card in cards) or ("virtual",) * virtual,
+        cards=tuple(names.get(pci_key(card.pci_bus_id or "")) or card.description for card in cards)
+        or ("virtual",) * virtual,
         parts=max((card.parts for card in cards), default=0),
         memory_mib=tuple(card.total_mib for card in cards),
         joined=", ".join(dict.fromkeys(cells)),

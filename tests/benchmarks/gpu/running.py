@@ -4,6 +4,7 @@ The room comes on stdin. Each figure is appended to FIGURES and printed as soon 
 Whatever ends the part, nothing that it started goes on.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -72,10 +73,8 @@ def ended(part: str, seconds: float, how: str = "") -> Figure:
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """End a process and its group at once."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

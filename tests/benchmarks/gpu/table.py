@@ -12,8 +12,9 @@ from tests.benchmarks.gpu.room import Figure
 FIGURES, RESULTS, PAGE = "figures.jsonl", "results.json", "table.md"
 PARTS = ("parity", "forecast", "resplit", "memory_ends", "cancel", "meters", "ab", "leak", "order", "scaling")
 """In the order of the page, and of a run."""
-TOOK = "seconds it took"
+TOOK = "how long it took"
 """What each part ends with; it does not hold where the part was cut or failed."""
+HEAD = ("| what | case | figure | asked | holds | note |", "|---|---|---|---|---|---|")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, tag="machine"):
@@ -112,7 +113,7 @@ def page(sheets: Sequence[Sheet]) -> list[str]:
     for sheet in sheets:
         out += ["", f"## {sheet.machine.place}", "", *_about(sheet.machine)]
         for part in dict.fromkeys(figure.part for figure in sheet.figures):
-            out += ["", f"### {part}", "", "| what | case | figure | asked | holds | note |", "|---|---|---|---|---|---|"]
+            out += ["", f"### {part}", "", *HEAD]
             out += [_row(figure) for figure in sheet.figures if figure.part == part]
         short = sheet.short()
         asked = sum(1 for figure in sheet.figures if figure.holds is not None)
