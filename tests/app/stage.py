@@ -11,6 +11,8 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from workbench.app.app import WorkbenchApp
+from workbench.app.keymap import Keymap
+from workbench.app.memory import Memory
 from workbench.app.outside import DEMO_HINT, Outside
 from workbench.domain.card import Card, CardKind
 from workbench.domain.forecast import CardAccount, KindAccount
@@ -18,6 +20,7 @@ from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
 from workbench.engines.engine import Engine, Loaded
 from workbench.engines.scripted import Script
+from workbench.lab.cards import Inventory
 from workbench.lab.foresight import Blind
 from workbench.lab.kit import OnDeath
 from workbench.lab.rooms import Running
@@ -155,14 +158,19 @@ def make_app(
     *,
     first: Layout | None = LAYOUT,
     kit: ScriptKit | None = None,
+    keymap: Keymap | None = None,
+    memory: Memory | None = None,
 ) -> WorkbenchApp:
     kit = kit or ScriptKit(script)
-    return WorkbenchApp(lambda listener: Session(kit, listener), outside or Outside(hint=DEMO_HINT), first=first)
+    outside = outside or Outside(hint=DEMO_HINT)
+    return WorkbenchApp(
+        lambda listener: Session(kit, listener), outside, first=first, keymap=keymap, memory=memory
+    )
 
 
 def main() -> None:
     script = Script(load_s=2.0, cards=("CUDA0", "CUDA1"))
-    app = make_app(script, Outside(find_cards=lambda: (cuda_cards(2), None), hint=DEMO_HINT))
+    app = make_app(script, Outside(find_cards=lambda: Inventory(cards=cuda_cards(2)), hint=DEMO_HINT))
     app.run()
     app.session.close()
 

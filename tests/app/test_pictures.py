@@ -15,6 +15,7 @@ from workbench.domain.conversation import Turn
 from workbench.domain.split import Split
 from workbench.domain.timing import Probe, Timing
 from workbench.engines.scripted import MODEL, PROSE_AND_CODE, Script
+from workbench.lab.cards import Inventory
 from workbench.lab.events import Changed, LayoutLoaded, Measurement
 
 Before = Callable[[Pilot[None]], Coroutine[Any, Any, None]]
@@ -32,7 +33,7 @@ def stage(count: int) -> WorkbenchApp:
         tok_s=0, cards=tuple(card.name for card in cards), model=model, kv_mib=2500.0, compute_mib=312.0
     )
     first = msgspec.structs.replace(LAYOUT, split=Split(tensor_split=(1.0,) * count))
-    return make_app(script, Outside(find_cards=lambda: (cards, None), hint=DEMO_HINT), first=first)
+    return make_app(script, Outside(find_cards=lambda: Inventory(cards=cards), hint=DEMO_HINT), first=first)
 
 
 async def settled(pilot: Pilot[None], *, talked: bool = True) -> WorkbenchApp:

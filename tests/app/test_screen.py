@@ -21,6 +21,7 @@ from workbench.domain.layout import Context
 from workbench.domain.split import Split
 from workbench.engines.engine import LoadFailed
 from workbench.engines.scripted import MODEL, Script
+from workbench.lab.cards import Inventory
 from workbench.lab.events import ContextFull
 
 OTHER = msgspec.structs.replace(LAYOUT, name="other", split=Split(layers=(20, 11)))
@@ -204,7 +205,7 @@ def test_the_larger_context_holds_the_prompt_and_knows_its_limit() -> None:
 
 @pytest.mark.parametrize("size", [(160, 48), (120, 40), (100, 30), (99, 30), (80, 24), (60, 20)])
 async def test_everything_fits_or_lies_behind_a_tab(size: tuple[int, int]) -> None:
-    app = make_app(Script(tok_s=0), Outside(find_cards=lambda: (cuda_cards(2), None)))
+    app = make_app(Script(tok_s=0), Outside(find_cards=lambda: Inventory(cards=cuda_cards(2))))
     async with running(app, size) as pilot:
         for pane in app.main.panes:
             app.main.go_to(pane)

@@ -11,6 +11,7 @@ from workbench.app.outside import Outside
 from workbench.domain.layout import Context
 from workbench.domain.split import Split
 from workbench.engines.scripted import MODEL, Script
+from workbench.lab.cards import Inventory
 
 
 def text(app: WorkbenchApp, selector: str) -> str:
@@ -129,7 +130,7 @@ async def test_the_main_card_counts_in_mode_none_only() -> None:
 
 async def test_evening_out_and_by_free_memory() -> None:
     cards = cuda_cards(2)
-    app = make_app(Script(tok_s=0), Outside(find_cards=lambda: (cards, None)))
+    app = make_app(Script(tok_s=0), Outside(find_cards=lambda: Inventory(cards=cards)))
     async with running(app) as pilot:
         split = app.main.split
         await pilot.press("f6", "f")

@@ -21,6 +21,7 @@ from workbench.domain.memory import CardMemory
 from workbench.domain.split import Split, Virtual
 from workbench.engines.engine import EngineError, LoadFailed
 from workbench.engines.scripted import Script
+from workbench.lab.cards import Inventory
 from workbench.lab.events import Measurement
 
 FITS = msgspec.structs.replace(LAYOUT, split=Split(layers=(20, 11)), context=Context(n_ctx=2048))
@@ -228,7 +229,7 @@ async def test_any_line_is_saved_as_a_layout(tmp_path: Path, monkeypatch: pytest
 
 async def test_a_line_tells_what_was_free_and_what_a_token_took() -> None:
     cards = cuda_cards(2)
-    app = make_app(Script(tok_s=0), Outside(find_cards=lambda: (cards, None)))
+    app = make_app(Script(tok_s=0), Outside(find_cards=lambda: Inventory(cards=cards)))
     async with running(app, (160, 48)) as pilot:
         assert change(app).splitlines()[-1].split()[3:6] == ["0.0", "–", "–"]
         app.post_message(Metered(snapshot(cards, 1.0, used=(0.25, 0.75))))

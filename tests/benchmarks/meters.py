@@ -29,6 +29,7 @@ from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
 from workbench.engines.engine import Engine, Request
 from workbench.engines.scripted import Script
+from workbench.lab.cards import Inventory
 from workbench.lab.kit import RealKit
 from workbench.lab.watch import Watch
 from workbench.meters.sample import Snapshot
@@ -82,7 +83,7 @@ async def lag(size: tuple[int, int], seconds: float, *, metered: bool) -> dict[s
         if watches:
             watches[0].watch(loaded, found)
 
-    outside = Outside(find_cards=lambda: (cards, None), start_meters=start, watch=watch)
+    outside = Outside(find_cards=lambda: Inventory(cards=cards), start_meters=start, watch=watch)
     script = Script(cards=tuple(card.name for card in cards), tok_s=0)
     app = make_app(script, outside, first=LAYOUT)
     process, lags = psutil.Process(), []

@@ -131,9 +131,29 @@ def test_any_cut_and_any_junk_reads(tmp_path_factory: pytest.TempPathFactory, cu
 def test_a_newer_version_is_refused_with_one_message(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"type":"journal","version":{VERSION + 1},"started":1,"more":[]}}\n{{"type":"new"}}\n')
-    for attempt in (read, Journal.reopen, lambda _: Journal.take_latest(tmp_path)):
+    for attempt in (read, Journal.reopen):
         with pytest.raises(JournalError, match=r"newer workbench \(journal version 2, this one reads 1\)"):
             attempt(path)
+
+
+def test_those_that_cannot_be_used_are_passed_over_left_as_they_are_and_told(tmp_path: Path) -> None:
+    older = Journal.create(tmp_path)
+    talk(older, "older")
+    older.close()
+    os.utime(older.path, (1, 1))
+    newer, damaged = tmp_path / "newer.jsonl", tmp_path / "damaged.jsonl"
+    newer.write_text(f'{{"type":"journal","version":{VERSION + 1},"started":1}}\n')
+    damaged.write_bytes(b"\x00" * 400)
+    told: list[str] = []
+    taken = Journal.take_latest(tmp_path, told.append)
+    assert taken is not None
+    assert taken[1].conversation.turns[0].prompt == "older"
+    taken[0].close()
+    assert len(told) == 2
+    assert any(str(damaged) in one and "nothing of it can be used" in one for one in told)
+    assert any(str(newer) in one and "newer workbench" in one for one in told)
+    assert newer.exists()
+    assert damaged.read_bytes() == b"\x00" * 400
 
 
 def test_the_latest_is_the_one_written_last_that_holds_something(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The app: session events go to the panes, what the panes ask for goes to the session."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from workbench.app.actions import Actions
 from workbench.app.hearing import Hearing
 from workbench.app.inbox import Inbox
 from workbench.app.keymap import Keymap, bindings
+from workbench.app.memory import HINTS, Memory
 from workbench.app.messages import (
     Accounted,
     CardsFound,
@@ -24,6 +25,7 @@ from workbench.app.messages import (
     Metered,
     NoticeShown,
     PromptSubmitted,
+    Remember,
     ScreenReady,
     SessionSpoke,
     SplitApplied,
@@ -69,13 +71,17 @@ class WorkbenchApp(Actions, inherit_bindings=False):
         conversation: Conversation | None = None,
         pick_model: bool = False,
         keymap: Keymap | None = None,
+        memory: Memory | None = None,
+        troubles: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.keymap_in_use = keymap or Keymap()
         self.set_keymap(self.keymap_in_use.own)
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = default_theme()
+        self.memory = memory or Memory()
+        self._troubles = troubles
+        self.theme = self._first_theme()
         if ascii_only(os.environ):
             self._filters.append(Plain(encoding(os.environ)))
         self._inbox = Inbox(self._wake)
@@ -101,8 +107,20 @@ class WorkbenchApp(Actions, inherit_bindings=False):
         drawing = self.set_interval(DRAW_EVERY_S, self._wake, pause=True)
         self.hearing = Hearing(self.main, self.session, self.outside, drawing, self._say, self._context_full)
 
+        self.theme_changed_signal.subscribe(self, lambda theme: self._keep(theme=theme.name))
+
+    def _first_theme(self) -> str:
+        """What the environment says, else what was chosen last, else what fits the terminal."""
+        chosen = self.memory.state.theme
+        if os.environ.get("TEXTUAL_THEME") or chosen not in self.available_themes:
+            return default_theme()
+        return str(chosen)
+
     @on(ScreenReady)
     def _begin(self) -> None:
+        for trouble in self._troubles:
+            self.say(trouble, problem=True)
+        self.main.restore(self.memory.state)
         self.outside.when_ready()
         self._meters = self.outside.start_meters(self._take_snapshot, self._take_duty)
         self.main.cards.wire(self._meters, self.outside)
@@ -135,15 +153,42 @@ class WorkbenchApp(Actions, inherit_bindings=False):
 
     @work(thread=True)
     def _find_cards(self) -> None:
-        self.post_message(CardsFound(*self.outside.find_cards()))
+        self.post_message(CardsFound(self.outside.find_cards()))
 
     @on(CardsFound)
     def _cards_found(self, event: CardsFound) -> None:
         if self._over:
             return
-        self.hearing.show_cards(event.cards)
-        if event.advice is not None and self._first is None:
-            self.say(event.advice)
+        self.hearing.show_cards(event.found.cards)
+        self.main.header.warning = event.found.warning
+        if event.found.advice is not None and self._first is None:
+            self.say(event.found.advice)
+
+    @on(Remember)
+    def _remember(self, event: Remember) -> None:
+        self._keep(**event.choice)
+
+    def _keep(self, **choice: Any) -> None:
+        trouble = self.memory.keep(**choice)
+        if trouble and not self._over:
+            self.say(trouble)
+
+    def on_descendant_focus(self) -> None:
+        """The split editor is explained once."""
+        if not self._over and self.main.where == "split" and self.main.split.current is not None:
+            self._hint("split")
+
+    def _hint(self, name: str) -> None:
+        """Say it, if it never was and nothing else is said now."""
+        if self.memory.due(name) and not self.main.status.display:
+            self.say(self.keymap_in_use.words(HINTS[name]))
+            self.memory.shown(name)
+
+    def exit(self, *args: Any, **kwargs: Any) -> None:
+        """End, remembering where the user was."""
+        if not self._over and isinstance(self.screen_stack[0], MainScreen) and self.main.is_mounted:
+            self._keep(**self.main.state)
+        super().exit(*args, **kwargs)
 
     def on_unmount(self) -> None:
         """End a run that is on, the meters and the forecasts; whoever made the session closes it."""
@@ -165,8 +210,12 @@ class WorkbenchApp(Actions, inherit_bindings=False):
 
     def fail(self, error: BaseException | None) -> None:
         """End with a fault that some thread met."""
-        if isinstance(error, Exception) and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._handle_exception, error)
+
+        def meet_it() -> None:
+            if error is not None:
+                raise error
+
+        self.call_later(meet_it)
 
     def _print_error_renderables(self) -> None:
         """Nothing: whoever runs the app tells the user in one line."""
@@ -182,6 +231,11 @@ class WorkbenchApp(Actions, inherit_bindings=False):
             if self._over:
                 return
             await self.hearing.hear(event)
+            match event:
+                case events.TurnDone():
+                    self._hint("reply")
+                case events.Changed():
+                    self._hint("change")
 
     @on(Accounted)
     def _accounted(self, event: Accounted) -> None:

@@ -1,14 +1,14 @@
 """What the panes ask for, and how the session's threads are heard, as Textual messages."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from textual.message import Message
 
-from workbench.domain.card import Card
 from workbench.domain.duty import Duty
 from workbench.domain.layout import Layout
 from workbench.domain.split import Split
+from workbench.lab.cards import Inventory
 from workbench.lab.forecast import Answer
 from workbench.meters.sample import Snapshot
 
@@ -43,8 +43,7 @@ class Accounted(Message):
 class CardsFound(Message):
     """The machine's cards; without a GPU, what helps."""
 
-    cards: Sequence[Card]
-    advice: str | None
+    found: Inventory
 
 
 @dataclass
@@ -90,6 +89,13 @@ class NoticeShown(Message):
     """Something to say in the status line."""
 
     message: str
+
+
+@dataclass
+class Remember(Message):
+    """What the user chose here, by the fields of the screen's state, for the next start."""
+
+    choice: dict[str, Any]
 
 
 class ScreenReady(Message):

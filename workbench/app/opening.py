@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from workbench.app.outside import DEMO_HINT, HINT, LayoutEntry, ModelEntry, Outside
@@ -27,7 +27,10 @@ from workbench.store.places import list_layouts, places, read_config
 
 @dataclass(frozen=True)
 class Start:
-    """What to load, which conversation to go on with, where to look for models, what to say first."""
+    """What to load, which conversation to go on with, where to look for models, what to say first.
+
+    `troubles` are what went wrong on the way, for people.
+    """
 
     layout: Layout | None = None
     conversation: Conversation = field(default_factory=Conversation)
@@ -35,27 +38,32 @@ class Start:
     folders: Sequence[Path] = ()
     pick_model: bool = False
     hint: str = HINT
+    troubles: Sequence[str] = ()
 
 
 def decide(opening: Layout | Path | None, *, resume: bool, demo: bool) -> Start:
-    """What to start on. Raises JournalError, DocumentError (the configuration's)."""
+    """What to start on. Raises DocumentError (the configuration's)."""
     layout = opening if isinstance(opening, Layout) else None
     folders = [opening] if isinstance(opening, Path) else model_folders()
+    troubles: list[str] = []
     if resume or opening is None:
-        taken = Journal.take_latest(places().journals)
+        taken = Journal.take_latest(places().journals, troubles.append)
         if taken is not None:
             journal, state = taken
-            return Start(layout or state.layout, said_so_far(state), journal, folders)
-    journal_or_none = _new_journal()
+            conversation = said_so_far(state)
+            return Start(layout or state.layout, conversation, journal, folders, troubles=[*troubles, *state.problems])
+        if resume:
+            troubles.append("there is no conversation that can be brought back; this is a new one")
+    begun = Start(journal=_new_journal(troubles.append), folders=folders, troubles=troubles)
     if layout is not None:
-        return Start(layout, journal=journal_or_none, folders=folders, hint=DEMO_HINT if demo else HINT)
+        return replace(begun, layout=layout, hint=DEMO_HINT if demo else HINT)
     if isinstance(opening, Path) or find_models(folders):
-        return Start(journal=journal_or_none, folders=folders, pick_model=True)
+        return replace(begun, pick_model=True)
     try:
         resolve_model(DEMO)
     except ModelError:
-        return Start(journal=journal_or_none, folders=folders, hint=no_model(folders))
-    return Start(DEMO_LAYOUT, journal=journal_or_none, folders=folders, hint=DEMO_HINT)
+        return replace(begun, hint=no_model(folders))
+    return replace(begun, layout=DEMO_LAYOUT, hint=DEMO_HINT)
 
 
 def said_so_far(state: JournalState) -> Conversation:
@@ -97,14 +105,10 @@ def open_outside(start: Start, forecasts: Forecasts) -> Outside:
         if meters:
             meters[0].watch(loaded, cards)
 
-    def machine() -> tuple[tuple[Card, ...], str | None]:
-        found = inventory()
-        return found.cards, found.advice
-
     return Outside(
         list_layouts=_layouts,
         find_models=lambda found: _models(start.folders, found),
-        find_cards=lambda: find_cards(machine),
+        find_cards=lambda: find_cards(inventory),
         start_meters=start_meters,
         watch=watch,
         find_topology=find_topology,
@@ -115,10 +119,11 @@ def open_outside(start: Start, forecasts: Forecasts) -> Outside:
     )
 
 
-def _new_journal() -> Journal | None:
+def _new_journal(tell: Callable[[str], None]) -> Journal | None:
     try:
         return Journal.create(places().journals)
-    except JournalError:
+    except JournalError as error:
+        tell(str(error))
         return None
 
 

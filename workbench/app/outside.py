@@ -11,6 +11,7 @@ from workbench.domain.duty import Duty, Price
 from workbench.domain.layout import Layout
 from workbench.domain.topology import Topology, lay_out
 from workbench.engines.engine import Loaded, ModelInfo
+from workbench.lab.cards import Inventory
 from workbench.lab.events import SessionEvent
 from workbench.lab.forecast import Answer
 from workbench.lab.rooms import Running
@@ -99,7 +100,7 @@ class Outside:
 
     list_layouts: Callable[[], Sequence[LayoutEntry]] = lambda: ()
     find_models: Callable[[Callable[[ModelEntry], None]], None] = lambda _found: None
-    find_cards: Callable[[], tuple[Sequence[Card], str | None]] = lambda: ((), None)
+    find_cards: Callable[[], Inventory] = lambda: Inventory(cards=())
     start_meters: Callable[[Callable[[Snapshot], None], Callable[[Duty], None]], Meters | None] = (
         lambda _snapshots, _duties: None
     )

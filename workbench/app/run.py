@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workbench.app.abilities import mouse, textual_defaults
-from workbench.domain.card import Card
 from workbench.domain.layout import Layout
 from workbench.engines.engine import EngineError
+from workbench.lab.cards import Inventory
+from workbench.store.places import places
 
 
 def set_defaults() -> None:
@@ -33,16 +34,20 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
 
     `opening` is a layout to load or a folder of models to choose from. Without it the last
     session is taken up, else models are offered, else the demonstration is. `resume` brings
-    the last conversation back, to whatever is opened. Raises JournalError.
+    the last conversation back, to whatever is opened. Raises DocumentError.
     """
     set_defaults()
     from workbench.app.app import WorkbenchApp
+    from workbench.app.memory import Memory
     from workbench.app.opening import decide, open_outside
     from workbench.app.terminal import take_terminal
+    from workbench.app.user_keys import own_keys
     from workbench.lab.kit import RealKit
     from workbench.lab.session import Session
 
     start = decide(opening, resume=resume, demo=demo)
+    keymap, wrong_keys = own_keys()
+    memory = Memory(places().screen_state)
     kit = RealKit()
     app = WorkbenchApp(
         lambda listener: Session(kit, listener, journal=start.journal),
@@ -50,6 +55,9 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
         first=start.layout,
         conversation=start.conversation,
         pick_model=start.pick_model,
+        keymap=keymap,
+        memory=memory,
+        troubles=[said for said in (*start.troubles, wrong_keys, memory.trouble) if said],
     )
     take_terminal(app)
     threading.excepthook = lambda args: app.fail(args.exc_value)
@@ -64,9 +72,9 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
     return app.return_code or 0
 
 
-def find_cards(inventory: Callable[[], tuple[tuple[Card, ...], str | None]]) -> tuple[tuple[Card, ...], str | None]:
+def find_cards(inventory: Callable[[], Inventory]) -> Inventory:
     """The machine's cards and what to do if there is no GPU; what went wrong if they cannot be listed."""
     try:
         return inventory()
     except EngineError as error:
-        return (), f"The cards cannot be listed: {error.reason}"
+        return Inventory(cards=(), lack=f"The cards cannot be listed: {error.reason}", helps="workbench doctor")

@@ -10,7 +10,8 @@ from textual.widgets import TextArea
 from workbench.app.keymap import ALONE, KEYS, Key, Keymap, Where, shown
 from workbench.domain.faults import Fault, nearest
 from workbench.store.config import UserKeys
-from workbench.store.documents import read_document
+from workbench.store.documents import DocumentError, read_document
+from workbench.store.places import places
 
 _WRITTEN = {
     "↑": "up", "↓": "down", "←": "left", "→": "right", "]": "right_square_bracket", "[": "left_square_bracket",
@@ -29,6 +30,14 @@ def read_keymap(path: Path) -> Keymap:
     if not path.exists():
         return Keymap()
     return Keymap(_own(read_document(path, UserKeys, check_keys)))
+
+
+def own_keys() -> tuple[Keymap, str]:
+    """The key map of this user; the defaults, and what is wrong, where it cannot be used."""
+    try:
+        return read_keymap(places().keymap), ""
+    except DocumentError as error:
+        return Keymap(), f"{error}. The default keys are used meanwhile."
 
 
 def check_keys(document: UserKeys) -> list[Fault]:

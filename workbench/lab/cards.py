@@ -24,17 +24,23 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """The cards in llama.cpp's order, the CPU last.
 
     `lack` says why there is no GPU to use and `helps` is the one command that helps; both are
-    None where there is one.
+    None where there is one. `idle` counts the NVIDIA cards that this build cannot use.
     """
 
     cards: tuple[Card, ...]
     lack: str | None = None
     helps: str | None = None
+    idle: int = 0
 
     @property
     def advice(self) -> str | None:
         """Both in one sentence."""
-        return None if self.lack is None else f"{self.lack}; try `{self.helps}`"
+        return None if self.lack is None else f"{self.lack}; try `{self.helps}`" if self.helps else self.lack
+
+    @property
+    def warning(self) -> str:
+        """What the title bar says: `2 NVIDIA cards, built without CUDA`; empty if there is nothing to say."""
+        return f"{_counted(self.idle)}, built without CUDA" if self.idle else ""
 
 
 def inventory(env: Mapping[str, str | None] | None = None) -> Inventory:
@@ -48,8 +54,8 @@ def inventory(env: Mapping[str, str | None] | None = None) -> Inventory:
         # By now the child is gone, and so is the memory that asking took on each card.
         samples = {gpu.pci_bus_id: nvml.sample(gpu.pci_bus_id, gpu.pci_bus_id) for gpu in nvml.gpus}
         cards = join(devices, nvml.gpus, samples)
-        lack, helps = _lack(cards, nvml, {**os.environ, **(env or {})}) or (None, None)
-        return Inventory(cards=cards, lack=lack, helps=helps)
+        lack, helps, idle = lacking(cards, nvml, {**os.environ, **(env or {})})
+        return Inventory(cards=cards, lack=lack, helps=helps, idle=idle)
     finally:
         nvml.close()
 
@@ -143,13 +149,20 @@ def _kind(device: Device) -> CardKind:
     return CardKind.RPC if re.match(r"RPC\d", device.name) else CardKind.GPU
 
 
-def _lack(cards: Sequence[Card], nvml: Nvml, env: Mapping[str, str | None]) -> tuple[str, str] | None:
-    """Why there is no GPU to use, and the one command that helps; None if there is one."""
+def lacking(
+    cards: Sequence[Card], nvml: Nvml, env: Mapping[str, str | None]
+) -> tuple[str | None, str | None, int]:
+    """Why there is no GPU to use, the one command that helps, and how many NVIDIA cards the build cannot use."""
     if any(card.kind is not CardKind.CPU for card in cards):
-        return None
+        return None, None, 0
     if not nvml.gpus:
-        return f"no GPU: {nvml.missing or 'the driver names no card'}", "workbench demo"
+        return f"no GPU: {nvml.missing or 'the driver names no card'}", "workbench demo", 0
     if (visible := env.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return f"CUDA_VISIBLE_DEVICES={visible} hides every card", "unset CUDA_VISIBLE_DEVICES"
-    count = f"{len(nvml.gpus)} NVIDIA card{'' if len(nvml.gpus) == 1 else 's'}"
-    return f"the driver knows {count}, but this llama.cpp was built without CUDA (nvcc is needed)", "make venv"
+        return f"CUDA_VISIBLE_DEVICES={visible} hides every card", "unset CUDA_VISIBLE_DEVICES", 0
+    count = len(nvml.gpus)
+    what = f"the driver knows {_counted(count)}, but this llama.cpp was built without CUDA (nvcc is needed)"
+    return what, "make venv", count
+
+
+def _counted(cards: int) -> str:
+    return f"{cards} NVIDIA card{'' if cards == 1 else 's'}"

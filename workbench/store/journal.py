@@ -10,13 +10,16 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from workbench.domain.conversation import Conversation, Turn
+from workbench.domain.decoding import decoded
 from workbench.domain.layout import Layout
 from workbench.domain.memory import CardMemory
+from workbench.domain.text import visible
 from workbench.domain.timing import Probe
 from workbench.store.appending import ends_whole, open_locked
 
@@ -26,6 +29,9 @@ KEEP = 50
 
 class JournalError(Exception):
     """A journal that cannot be read or written, in one message for people."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
 
 
 class JournalBusy(JournalError):
@@ -88,6 +94,9 @@ class _Version(msgspec.Struct):
     """As much of any version's header as is needed to refuse it."""
 
     version: int
+
+
+_versions: msgspec.json.Decoder[_Version] = msgspec.json.Decoder(_Version)
 
 
 class Unfinished(msgspec.Struct, frozen=True):
@@ -159,18 +168,25 @@ class Journal:
         return journal, state
 
     @classmethod
-    def take_latest(cls, folder: Path) -> tuple["Journal", JournalState] | None:
-        """The newest journal that no living session owns and that holds something; None without any.
+    def take_latest(
+        cls, folder: Path, tell: Callable[[str], None] = lambda _: None
+    ) -> tuple["Journal", JournalState] | None:
+        """The newest journal that no living session owns, that can be read and that holds something; None without any.
 
-        Raises JournalError where that one was written by a newer workbench.
+        What is damaged or of a newer workbench is passed over, left as it is, and told.
         """
         for path in reversed(_journals(folder)):
             try:
                 journal, state = cls.reopen(path)
             except JournalBusy:
                 continue
+            except JournalError as error:
+                tell(str(error))
+                continue
             if not state.is_empty:
                 return journal, state
+            if state.problems:
+                tell(f"{path} is damaged, and nothing of it can be used; it is left as it is")
             journal.close()
         return None
 
@@ -235,8 +251,8 @@ def read(path: Path) -> JournalState:
         if not line:
             continue
         try:
-            record = _lines.decode(line)
-        except (msgspec.DecodeError, ValueError):
+            record = decoded(_lines, line)
+        except msgspec.DecodeError:
             if number > 1 or not problems:
                 cut = " (cut off)" if number == len(lines) else ""
                 problems.append(f"{path.name}:{number}: damaged{cut}, left out")
@@ -247,7 +263,7 @@ def read(path: Path) -> JournalState:
 
 def _refuse_newer(path: Path, header: bytes) -> None:
     try:
-        version = msgspec.json.decode(header, type=_Version).version
+        version = decoded(_versions, header).version
     except msgspec.DecodeError:
         return
     if version > VERSION:

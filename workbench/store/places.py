@@ -51,6 +51,16 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         return self.state / "journals"
 
     @property
+    def screen_state(self) -> Path:
+        """What the screen was like when it was left."""
+        return self.state / "screen.json"
+
+    @property
+    def keymap(self) -> Path:
+        """The user's own keys."""
+        return self.config / "keymap.yaml"
+
+    @property
     def runs(self) -> Path:
         """Where runs are kept, a folder each."""
         return self.data / "runs"

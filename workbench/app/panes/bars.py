@@ -10,15 +10,24 @@ from workbench.app.text import one_line
 
 
 class Header(Static):
-    """`workbench  MODEL QUANT · layer 3:1 · ctx 8192        2 × H200 · llama.cpp`."""
+    """`workbench  MODEL QUANT · layer 3:1 · ctx 8192        2 × H200 · llama.cpp`, or a `warning` instead."""
 
     left: reactive[str] = reactive("no model")
     right: reactive[str] = reactive("")
+    warning: reactive[str] = reactive("")
 
     def render(self) -> Content:
-        """Both ends of one line; the right one gives way."""
+        """Both ends of one line; the right one gives way, a warning does not."""
         width = self.content_size.width
         name = "workbench  "
+        if self.warning:
+            said = f"✗ {self.warning}"
+            left = one_line(self.left, max(10, width - len(name) - len(said) - 2))
+            gap = " " * max(1, width - len(name) - len(left) - len(said))
+            return (
+                Content.styled(name, "bold $text-primary") + Content(left + gap)
+                + Content.styled(said, "bold $text-warning")
+            )  # fmt: skip
         left = one_line(self.left, max(10, width - len(name)))
         right = self.right if len(name) + len(left) + len(self.right) + 2 <= width else ""
         gap = " " * max(1, width - len(name) - len(left) - len(right))

@@ -15,9 +15,11 @@ from workbench.app.panes.change import ChangePane
 from workbench.app.panes.chat import ChatLog, ChatPane
 from workbench.app.panes.split import SplitPane
 from workbench.app.panes.status import Status
+from workbench.store.screen_state import ScreenState
 
 WIDE = 100
 SMALLEST = (60, 20)
+PANES = ("prompt", "chat", "cards", "split", "change")
 
 
 class MainScreen(Screen[None]):
@@ -83,13 +85,12 @@ class MainScreen(Screen[None]):
     # ── focus ─────────────────────────────────────────────────────────────────────────────
     @property
     def panes(self) -> tuple[Widget, ...]:
-        """What Tab goes through."""
+        """What Tab goes through, in the order of PANES."""
         return (self.chat.prompt, self.chat.log_view, self.cards, self.split, self.change)
 
-    def pane(self, where: Where) -> Widget:
-        """The pane of that name."""
-        names: tuple[Where, ...] = ("prompt", "chat", "cards", "split", "change")
-        return self.panes[names.index(where)]
+    def pane(self, where: str) -> Widget:
+        """The pane that the key map calls so, one of PANES."""
+        return self.panes[PANES.index(where)]
 
     def go_to(self, pane: Widget) -> None:
         """Focus a pane, its tab coming to the front first."""
@@ -98,6 +99,20 @@ class MainScreen(Screen[None]):
         self.set_class(pane is self.change, "-history")
         self.query_one(Tabs).chat = in_chat
         self.set_focus(pane)
+
+    def restore(self, state: ScreenState) -> None:
+        """As it was left."""
+        self.cards.compact, self.cards.off = state.compact, state.meters_off
+        if state.unsent and not self.chat.prompt.text:
+            self.chat.prompt.fill(state.unsent, None)
+        if state.pane in PANES:
+            self.go_to(self.pane(state.pane))
+
+    @property
+    def state(self) -> dict[str, object]:
+        """What of it a next start restores, beside what was remembered when it was chosen."""
+        prompt = self.chat.prompt
+        return {"pane": self.where, "unsent": "" if prompt.editing is not None else prompt.text}
 
     def next_pane(self, by: int) -> None:
         """The next pane, or the one before."""

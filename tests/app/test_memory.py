@@ -1,0 +1,99 @@
+"""The next start: as it was left. Hints: once."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.app.stage import ask, make_app, measured, running, until
+from workbench.app.app import WorkbenchApp
+from workbench.app.keymap import Keymap
+from workbench.app.memory import HINTS, Memory
+from workbench.app.outside import Outside
+from workbench.app.panes.bars import Header, Tabs
+from workbench.engines.scripted import Script
+from workbench.lab.cards import Inventory
+
+
+def remembered(path: Path, keymap: Keymap | None = None) -> WorkbenchApp:
+    return make_app(Script(tok_s=0), memory=Memory(path), keymap=keymap)
+
+
+def said(app: WorkbenchApp) -> list[str]:
+    return [one.message for one in app.said]
+
+
+def two_measured(app: WorkbenchApp) -> bool:
+    return measured(app) == 2
+
+
+async def test_the_next_start_is_as_the_last_one_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TEXTUAL_THEME", raising=False)
+    path = tmp_path / "screen.json"
+    app = remembered(path)
+    async with running(app, (80, 24)) as pilot:
+        app.main.chat.prompt.insert("half a thought")
+        app.main.go_to(app.main.cards)
+        await pilot.press("l")
+        app.theme = "textual-light"
+        await pilot.pause()
+        app.exit()
+    app = remembered(path)
+    async with running(app, (80, 24)):
+        assert app.theme == "textual-light"
+        assert app.main.where == "cards"
+        assert not app.main.query_one(Tabs).chat
+        assert app.main.cards.compact is app.memory.state.compact is not None
+        assert app.main.chat.prompt.text == "half a thought"
+
+
+async def test_a_theme_that_is_gone_and_a_pane_that_is_gone_do_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "screen.json"
+    path.write_text('{"version": 1, "theme": "of-another-time", "pane": "attic"}')
+    app = remembered(path)
+    async with running(app):
+        assert app.theme in app.available_themes
+        assert app.main.where == "prompt"
+
+
+async def test_a_damaged_state_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "screen.json"
+    path.write_text("{")
+    memory = Memory(path)
+    assert memory.trouble is not None
+    app = make_app(Script(tok_s=0), memory=memory)
+    async with running(app):
+        assert app.main.where == "prompt"
+
+
+async def test_each_hint_is_shown_once_and_never_over_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "screen.json"
+    keymap = Keymap({"compare": "f5", "runs": "f3"})
+    for time in range(2):
+        app = remembered(path, keymap)
+        async with running(app) as pilot:
+            app.say("something that matters", problem=True)
+            await ask(pilot, app, "one")
+            app.main.go_to(app.main.chat.prompt)
+            app.main.status.dismiss()
+            await ask(pilot, app, "two")
+            await pilot.pause()
+            app.main.status.dismiss()
+            await pilot.press("f6", "left", "enter")
+            await until(pilot, partial(two_measured, app))
+            await pilot.pause()
+            hints = [keymap.words(text) for text in HINTS.values()]
+            assert [said(app).count(hint) for hint in hints[:2]] == ([1, 1] if time == 0 else [0, 0])
+            assert said(app).count(hints[2]) <= 1
+    assert "F5 measures these" in keymap.words(HINTS["change"])
+
+
+async def test_cards_that_the_build_cannot_use_are_named_in_the_title() -> None:
+    found = Inventory(cards=(), lack="…", helps="make venv", idle=2)
+    for size in ((120, 40), (80, 24), (60, 20)):
+        app = make_app(Script(tok_s=0), Outside(find_cards=lambda: found))
+        async with running(app, size) as pilot:
+            line = app.main.query_one(Header)
+            await until(pilot, partial(getattr, line, "warning"))
+            assert "2 NVIDIA cards, built without CUDA" in str(line.render())
+            assert line.render().cell_length <= size[0] - 2
