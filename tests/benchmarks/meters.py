@@ -11,7 +11,7 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from workbench.domain.conversation import Message, Sampling
 from workbench.domain.duty import Duty
 from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
-from workbench.engines.engine import Engine, Request
+from workbench.domain.timing import Timing
+from workbench.engines.engine import Engine, Loaded, Request
 from workbench.engines.scripted import Script
 from workbench.lab.cards import Inventory
 from workbench.lab.kit import RealKit
@@ -102,10 +103,25 @@ async def lag(size: tuple[int, int], seconds: float, *, metered: bool) -> dict[s
     return {"lag_p50_ms": round(cuts[49], 2), "lag_p99_ms": round(cuts[98], 2), "cpu_share": round(share, 3)}
 
 
-def decode_ratio(model: str, cards: tuple[str, ...], pairs: int, tokens: int) -> dict[str, Any]:
+def decode_timing(
+    engine: Engine, loaded: Loaded, cards: Sequence[Card], salt: int, tokens: int, *, metered: bool
+) -> Timing:
+    """A reply of so many tokens, with the screen's meters at work or without."""
+    watch = Watch(lambda snapshot: None, lambda duty: None)
+    if metered:
+        watch.watch(loaded, cards)
+        watch.start()
+        time.sleep(1)
+    sampling = Sampling(temperature=0, max_tokens=tokens + 1, ignore_eos=True)
+    message = Message("user", f"{salt}: Tell me of rivers.")
+    try:
+        return engine.chat(Request(messages=(message,), sampling=sampling), unheard).timing
+    finally:
+        watch.close()
+
+
+def decode_ratio(layout: Layout, pairs: int, tokens: int) -> dict[str, Any]:
     """Decode rate with meters over without, on one worker."""
-    split = Split(cards=cards, tensor_split=(1.0,) * len(cards))
-    layout = Layout(name="meters", model=model, context=Context(n_ctx=4096), split=split)
     kit = RealKit(spare=False)
     engine: Engine = kit.open_engine(layout, lambda error: None)
     try:
@@ -113,17 +129,9 @@ def decode_ratio(model: str, cards: tuple[str, ...], pairs: int, tokens: int) ->
         known = kit.cards(layout)
 
         def rate(salt: int, *, metered: bool) -> float:
-            watch = Watch(lambda snapshot: None, lambda duty: None)
-            if metered:
-                watch.watch(loaded, known)
-                watch.start()
-                time.sleep(1)
-            sampling = Sampling(temperature=0, max_tokens=tokens + 1, ignore_eos=True)
-            message = Message("user", f"{salt}: Tell me of rivers.")
-            timing = engine.chat(Request(messages=(message,), sampling=sampling), unheard).timing
-            watch.close()
-            assert timing.decode_tok_s is not None
-            return timing.decode_tok_s
+            found = decode_timing(engine, loaded, known, salt, tokens, metered=metered).decode_tok_s
+            assert found is not None
+            return found
 
         rate(-1, metered=False)
         ratios = []
@@ -152,7 +160,10 @@ def main() -> None:
     out: dict[str, Any] = {}
     if arguments.cards:
         model = arguments.model if ":" in arguments.model else str(Path(arguments.model).expanduser())
-        out |= decode_ratio(model, tuple(arguments.cards.split(",")), arguments.pairs, arguments.tokens)
+        cards = tuple(arguments.cards.split(","))
+        split = Split(cards=cards, tensor_split=(1.0,) * len(cards))
+        layout = Layout(name="meters", model=model, context=Context(n_ctx=4096), split=split)
+        out |= decode_ratio(layout, arguments.pairs, arguments.tokens)
     for size in ((80, 24), (160, 48)):
         name = f"{size[0]}x{size[1]}"
         out[f"{name} without"] = asyncio.run(lag(size, arguments.seconds, metered=False))

@@ -1,58 +1,21 @@
 """The meters on CUDA cards: what nvidia-smi says too, whose memory it is, what a reply takes."""
 
-import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 
-import psutil
 import pynvml
 import pytest
 
+from tests.gpu.bench import Bench, core_share, energy_j
 from tests.gpu.conftest import MakeLayout
 from tests.waiting import wait_until
 from workbench.domain.card import Card, pci_key
 from workbench.domain.conversation import Sampling
-from workbench.domain.duty import Duty
-from workbench.domain.owners import Holder, divide
-from workbench.lab.cards import find_topology, watching
-from workbench.lab.events import LayoutLoaded, SessionEvent
-from workbench.lab.kit import RealKit
-from workbench.lab.session import Session
-from workbench.lab.watch import Watch
-from workbench.meters.board import Board
+from workbench.lab.cards import find_topology
 from workbench.meters.processes import pids_are_the_hosts
-from workbench.meters.sample import CardSample, Snapshot
 
 LONG = Sampling(temperature=0, max_tokens=400, ignore_eos=True)
-
-
-class Bench:
-    """A session with its meters, as the screen has them."""
-
-    def __init__(self, cards: tuple[Card, ...]) -> None:
-        self.snapshots: list[Snapshot] = []
-        self.duties: list[Duty] = []
-        self.kit = RealKit(spare=False)
-        self.watch = Watch(self.snapshots.append, self.duties.append)
-        self.cards = cards
-        self.watch.watch(None, cards)
-        self.watch.start()
-        self.session = Session(self.kit, self._hear)
-
-    def _hear(self, event: SessionEvent) -> None:
-        self.watch.hear(event)
-        if isinstance(event, LayoutLoaded):
-            self.watch.watch(event.loaded, self.cards)
-
-    def close(self) -> None:
-        self.session.close()
-        self.watch.close()
-        self.kit.close()
-
-    def card(self, name: str) -> CardSample:
-        return next(card for card in self.snapshots[-1].cards if card.name == name)
 
 
 @pytest.fixture
@@ -67,17 +30,6 @@ def served(bench: Bench, layout: MakeLayout) -> None:
     bench.session.probe().result()
     count = len(bench.snapshots)
     wait_until(lambda: len(bench.snapshots) > count + 3)
-
-
-def energy_j(cards: tuple[Card, ...]) -> float:
-    keys = {pci_key(card.pci_bus_id or "") for card in cards}
-    total = 0.0
-    for number in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(number)
-        bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
-        if pci_key(bus_id if isinstance(bus_id, str) else bus_id.decode()) in keys:
-            total += pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
-    return total
 
 
 def test_nvidia_smi_says_the_same(bench: Bench, layout: MakeLayout) -> None:
@@ -108,10 +60,7 @@ def test_the_owners_of_the_memory_add_up_and_ours_is_among_them(bench: Bench, la
     assert loaded is not None
     whole = {card.name for card in bench.cards if card.parts == 1}
     for memory in loaded.cards:
-        sample = bench.card(memory.name)
-        assert sample.used_mib is not None
-        holders = [Holder(pid=one.pid, name=one.name, mib=one.mib) for one in sample.processes or ()]
-        owners = divide(sample.used_mib, memory, holders, (loaded.pid,))
+        sample, owners = bench.card(memory.name), bench.owners(memory.name)
         assert sum(owner.mib for owner in owners) == pytest.approx(sample.used_mib)
         sizes = {owner.kind: owner.mib for owner in owners}
         assert sizes["weights"] == pytest.approx(memory.weights_mib)
@@ -123,18 +72,13 @@ def test_the_owners_of_the_memory_add_up_and_ours_is_among_them(bench: Bench, la
 def test_joules_per_token_are_those_of_the_counter(bench: Bench, layout: MakeLayout) -> None:
     served(bench, layout)
     used = tuple(card for card in bench.cards if card.name in ("CUDA0", "CUDA1"))
-    seconds, tokens, told, taken = 0.0, 400, 0, 0.0
+    seconds, tokens = 0.0, 400
     while seconds < 3.0 and tokens <= 6400:
-        bench.session.clear().result()
-        before, began = energy_j(used), time.monotonic()
-        length = Sampling(temperature=0, max_tokens=tokens, ignore_eos=True)
-        turn = bench.session.send("Write on rivers.", length).result()
-        taken, seconds = energy_j(used) - before, time.monotonic() - began
-        told, tokens = 0 if turn.timing is None else turn.timing.tokens, tokens * 4
-    wait_until(lambda: bench.duties and bench.duties[-1].tokens == told)
-    duty = bench.duties[-1]
+        before = energy_j(used)
+        duty = bench.reply(tokens)
+        taken, seconds, tokens = energy_j(used) - before, duty.seconds, tokens * 4
     assert duty.joules is not None
-    assert duty.per_token(duty.joules) == pytest.approx(taken / told, rel=0.05)
+    assert duty.per_token(duty.joules) == pytest.approx(taken / duty.tokens, rel=0.05)
 
 
 def test_the_work_of_a_reply_is_shared_as_its_layers(bench: Bench, layout: MakeLayout) -> None:
@@ -163,20 +107,9 @@ def test_monitors_of_the_memory_where_a_card_has_them(bench: Bench, layout: Make
 
 def test_a_card_takes_little_of_a_core(cuda_cards: tuple[Card, ...]) -> None:
     """At most 0.375 % of a core a card, which is 3 % for eight, and what the host's own figures take."""
-    process = psutil.Process(os.getpid())
-
-    def share(board: Board, cards: tuple[Card, ...]) -> float:
-        board.read(watching(cards))
-        before, began = sum(process.cpu_times()[:2]), time.monotonic()
-        while time.monotonic() - began < 12:
-            board.read(watching(cards))
-            time.sleep(0.5)
-        board.close()
-        return (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
-
     count = len({card.pci_bus_id for card in cuda_cards})
-    host = share(Board(), ())
-    assert (share(Board(), cuda_cards) - host) / count < 0.00375
+    host = core_share((), 12)
+    assert (core_share(cuda_cards, 12) - host) / count < 0.00375
     assert host < 0.01
 
 

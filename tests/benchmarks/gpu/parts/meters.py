@@ -1,0 +1,258 @@
+"""What the meters cost, and whether what they say is so: by the counters read by hand, and by nvidia-smi."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.gpu import smi
+from tests.benchmarks.gpu.engines import opened
+from tests.benchmarks.gpu.room import Figure, Room
+from tests.benchmarks.gpu.served import lacks_two
+from tests.benchmarks.meters import decode_ratio, decode_timing
+from tests.gpu.bench import Bench, core_share, energy_j
+from tests.waiting import wait_until
+from workbench.domain.card import Card, CardKind
+from workbench.domain.comparison import compare
+from workbench.domain.layout import Layout
+from workbench.domain.samples import ORDERS, Planned, Sample
+from workbench.lab.cards import find_topology
+from workbench.lab.kit import RealKit
+
+PART = "meters"
+NO_GPU = "not measured: a rehearsal without a GPU"
+TOKENS = 384
+CORE_SHARE, EIGHT = 0.03, 8
+ENERGY_S, SMI_S = 4.5, 7.0
+"""How long the replies are of which the energy is counted, and beside which nvidia-smi runs."""
+BEYOND = {"used_mib": 2.0, "power_w": 15.0, "sm_clock_mhz": 30.0, "temperature_c": 1.0}
+"""How far a reading may lie outside of what nvidia-smi says within a second: a step or two of each figure."""
+UNITS = {"used_mib": "MiB", "power_w": "W", "sm_clock_mhz": "MHz", "temperature_c": "°C"}
+
+
+def measure(room: Room) -> Iterator[Figure]:
+    """The overhead first, then one session with its meters."""
+    layout = room.layout("8b", n_ctx=4096)
+    kit = RealKit(spare=False)
+    known = () if room.virtual else tuple(card for card in kit.cards(layout) if card.name in room.cards)
+    kit.close()
+    tokens = 32 if room.virtual else TOKENS
+    yield _interleaved(layout, 3 if room.quick else 8, tokens)
+    yield _fresh(layout, known, 1 if room.quick else 3, tokens)
+    yield _core(known, 4.0 if room.quick else 8.0)
+    yield from _serving(room, layout, known)
+    yield from _of_two(room, known)
+
+
+def _interleaved(layout: Layout, pairs: int, tokens: int) -> Figure:
+    found = decode_ratio(layout, pairs, tokens)
+    case = f"8b {layout.split.label()}, alternating on one worker"
+    return Figure.at_least(found["decode_ratio"], 0.995, part=PART, what="decode with meters over without", case=case,
+                           detail=found)  # fmt: skip
+
+
+def _fresh(layout: Layout, known: tuple[Card, ...], blocks: int, tokens: int) -> Figure:
+    """The same by blocks of four loads, judged as an A/B is: without the meters is A."""
+    samples: list[Sample] = []
+    for block in range(blocks):
+        for slot, arm in enumerate(ORDERS[block % 2]):
+            with opened(layout) as (engine, loaded):
+                decode_timing(engine, loaded, known, -1, 32, metered=False)
+                for repeat in range(2):
+                    salt = (block * 2 + slot // 2) * 2 + repeat
+                    timing = decode_timing(engine, loaded, known, salt, tokens, metered=arm == "B")
+                    planned = Planned(block=block, slot=slot, arm=arm, prompt="rivers", repeat=repeat, salt=salt)
+                    load = len(ORDERS[0]) * block + slot
+                    samples.append(Sample(planned=planned, load=load, at=time.time(), split="", timing=timing))
+    effect = next(effect for effect in compare(samples) if effect.metric == "decode")
+    most = effect.high if effect.high is not None else effect.ratio
+    assert effect.ratio is not None
+    interval = "" if effect.low is None else f"95 % interval {effect.low:.4f} to {effect.high:.4f}, {effect.verdict}"
+    return Figure(
+        part=PART,
+        what="decode with meters over without",
+        case=f"8b {layout.split.label()}, fresh loads, {blocks} blocks",
+        value=round(effect.ratio, 4),
+        limit="≥ 0.995, within its interval",
+        holds=most is not None and most >= 0.995,
+        note=interval,
+        detail={"by_block": effect.by_block, "floor": effect.floor, "low": effect.low, "high": effect.high},
+    )
+
+
+def _core(known: tuple[Card, ...], seconds: float) -> Figure:
+    about: dict[str, Any] = {"part": PART, "what": f"part of a core that reading {EIGHT} cards takes"}
+    if not known:
+        return Figure(note=NO_GPU, **about)
+    count = len({card.pci_bus_id for card in known})
+    host, whole = core_share((), seconds), core_share(known, seconds)
+    each = max(0.0, whole - host) / count
+    detail = {"host": round(host, 5), "each_gpu": round(each, 5), "gpus": count}
+    case = f"host and {EIGHT} times what one of {count} takes"
+    return Figure.at_most(round(host + EIGHT * each, 4), CORE_SHARE, case=case, detail=detail, **about)
+
+
+@contextmanager
+def _bench(layout: Layout, known: tuple[Card, ...]) -> Iterator[Bench]:
+    bench = Bench(known)
+    try:
+        bench.session.load(layout).result()
+        bench.session.probe().result()
+        yield bench
+    finally:
+        bench.close()
+
+
+def _tokens_for(bench: Bench, seconds: float) -> int:
+    """How many tokens take so long, by a short reply."""
+    duty = bench.reply(64)
+    return int(64 * seconds / duty.seconds) + 1
+
+
+def _serving(room: Room, layout: Layout, known: tuple[Card, ...]) -> Iterator[Figure]:
+    """What needs a session: joules, whose memory it is, and nvidia-smi beside a reply."""
+    with _bench(layout, known) as bench:
+        yield _joules(bench, known, _tokens_for(bench, 2.0 if room.virtual else ENERGY_S))
+        yield _owners(bench, layout)
+        yield from _beside_smi(room, bench)
+
+
+def _joules(bench: Bench, known: tuple[Card, ...], tokens: int) -> Figure:
+    about: dict[str, Any] = {"part": PART, "what": "joules a token against the counter read by hand, relative error"}
+    before = energy_j(known) if known else 0.0
+    duty = bench.reply(tokens)
+    if not known:
+        return Figure(note=NO_GPU, **about)
+    by_hand = (energy_j(known) - before) / duty.tokens
+    told = duty.per_token(duty.joules)
+    detail = {"told": told, "by_hand": by_hand, "tokens": duty.tokens, "seconds": duty.seconds,
+              "by_card": {card.name: duty.per_token(card.joules) for card in duty.cards}}  # fmt: skip
+    if told is None:
+        return Figure(note="the meters told no energy", holds=False, detail=detail, **about)
+    case = f"{duty.tokens} tokens in {duty.seconds:.1f} s, {told:.2f} J a token"
+    return Figure.at_most(round(abs(told / by_hand - 1), 4), 0.05, case=case, detail=detail, **about)
+
+
+def _owners(bench: Bench, layout: Layout) -> Figure:
+    """Weights, KV, compute and the rest against what is used, on each card."""
+    loaded = bench.session.loaded
+    assert loaded is not None
+    off, detail = 0.0, dict[str, dict[str, float]]()
+    for memory in loaded.cards:
+        used, owners = bench.card(memory.name).used_mib, bench.owners(memory.name)
+        assert used is not None
+        off = max(off, abs(sum(owner.mib for owner in owners) - used))
+        detail[memory.name] = {"used": used, **{owner.kind: round(owner.mib, 1) for owner in owners}}
+    case = f"8b {layout.split.label()}"
+    return Figure.at_most(round(off, 2), 1.0, part=PART, what="sum of the owners of memory against what is used",
+                          case=case, unit="MiB", detail=detail)  # fmt: skip
+
+
+def _beside_smi(room: Room, bench: Bench) -> Iterator[Figure]:
+    """`workbench cards --watch` and nvidia-smi write down the same seconds, in which a reply is made."""
+    ours_file, theirs_file = room.out / "cards.jsonl", room.out / "nvidia-smi.csv"
+    tokens = _tokens_for(bench, 2.0 if room.virtual else SMI_S)
+    workbench = [sys.executable, "-m", "workbench", "cards", "--json", "--watch", "1"]
+    with _writing(workbench, ours_file), _writing(() if room.virtual else smi.COMMAND, theirs_file):
+        wait_until(lambda: ours_file.read_text().count("\n") > 1)
+        wait_until(lambda: room.virtual or theirs_file.read_text().count("\n") > 1)
+        bench.reply(tokens)
+        count = ours_file.read_text().count("\n")
+        wait_until(lambda: ours_file.read_text().count("\n") > count + 2)
+    ours, theirs = smi.read_ours(ours_file.read_text()), smi.read_smi(theirs_file.read_text())
+    for name, beyond in BEYOND.items():
+        found = smi.agreement(ours, theirs, name)
+        about: dict[str, Any] = {"part": PART, "what": f"{smi.FIGURES[name]} outside of nvidia-smi's within a second",
+                                 "unit": UNITS[name]}  # fmt: skip
+        if room.virtual:
+            yield Figure(note=NO_GPU, **about)
+        elif found is None:
+            yield Figure(note="nothing to compare", holds=False, **about)
+        else:
+            case = f"{found.samples} samples; nvidia-smi's own vary by up to {found.spread:g}"
+            detail = {"apart_from_the_nearest": found.apart, "spread": found.spread}
+            yield Figure.at_most(found.beyond, beyond, case=case, detail=detail, **about)
+    yield _watched_owners(room, ours_file)
+
+
+def _watched_owners(room: Room, ours_file: Path) -> Figure:
+    """The owners of the command's samples, whose model is another process to it."""
+    what = "sum of the owners in `cards --watch --json` against what is used"
+    rows = smi.owner_sums(ours_file.read_text())
+    if room.virtual:
+        return Figure(part=PART, what=what, note=NO_GPU)
+    off = max((abs(used - owned) for used, owned in rows), default=None)
+    if off is None:
+        return Figure(part=PART, what=what, note="no sample has owners", holds=False)
+    return Figure.at_most(round(off, 2), 1.0, part=PART, what=what, case=f"{len(rows)} samples", unit="MiB")
+
+
+@contextmanager
+def _writing(command: tuple[str, ...] | list[str], file: Path) -> Iterator[None]:
+    """A command whose output goes to a file meanwhile."""
+    with file.open("wb") as output:
+        if not command:
+            yield
+            return
+        process = subprocess.Popen(command, stdout=output, env=os.environ)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _of_two(room: Room, known: tuple[Card, ...]) -> Iterator[Figure]:
+    """What only cards of their own can show."""
+    whats = ("part of the work of the first card against that of its weights", "NVLink traffic of the first card",
+             "pairs joined as nvidia-smi says")  # fmt: skip
+    lack = lacks_two(room)
+    if lack and not room.virtual:
+        yield from (Figure(part=PART, what=what, note=lack) for what in whats)
+        return
+    with _bench(room.layout("8b", room.split(shares=room.uneven()), n_ctx=4096), known) as bench:
+        bench.reply(16 if room.virtual else 64)
+        duty = bench.reply(48 if room.virtual else 1200)
+        shares = {card.name: {"share": card.share, "of weights": card.ideal, "busy": card.busy} for card in duty.cards}
+        first = duty.cards[0]
+        apart = None if first.share is None or first.ideal is None else round(first.share - first.ideal, 3)
+        yield Figure(part=PART, what=whats[0], case="8b layer 3:1", value=apart,
+                     detail={"cards": shares, "idle": duty.idle})  # fmt: skip
+    if lack:
+        yield from (Figure(part=PART, what=what, note=lack) for what in whats[1:])
+        return
+    with _bench(room.layout("8b", room.split("tensor"), n_ctx=4096), known) as bench:
+        yield _traffic(bench, whats[1])
+    yield _joined(known, whats[2])
+
+
+def _traffic(bench: Bench, what: str) -> Figure:
+    tokens = _tokens_for(bench, SMI_S)
+    since = len(bench.snapshots)
+    bench.reply(tokens)
+    name = bench.cards[0].name
+    links = [card.nvlink for snapshot in bench.snapshots[since:] for card in snapshot.cards if card.name == name]
+    sent = [link.sent_mib_s for link in links if link is not None and link.sent_mib_s is not None]
+    if not any(links):
+        return Figure(part=PART, what=what, case="8b tensor", note="the cards have no NVLink")
+    most = max(sent, default=0.0)
+    return Figure(part=PART, what=what, case="8b tensor", value=round(most, 1), unit="MiB/s", limit="> 0",
+                  holds=most > 0, detail={"readings": sent})  # fmt: skip
+
+
+def _joined(known: tuple[Card, ...], what: str) -> Figure:
+    topology, said = find_topology(known), smi.matrix()
+    rows = {}
+    for row, one in enumerate(known):
+        for column in range(row + 1, len(known)):
+            cell, other = topology.cells[row][column], known[column]
+            if one.kind is CardKind.CUDA and cell is not None and None not in (one.smi_index, other.smi_index):
+                low, high = sorted((one.smi_index or 0, other.smi_index or 0))
+                rows[f"{one.name}–{other.name}"] = (cell.joint, said.get((low, high)))
+    same = sum(ours == theirs for ours, theirs in rows.values())
+    return Figure(part=PART, what=what, value=same, limit=f"all {len(rows)}", holds=bool(rows) and same == len(rows),
+                  detail={"pairs": rows})  # fmt: skip
