@@ -29,7 +29,7 @@ class Outlet:
         self._owed_since: float | None = None
         self._writing_since: float | None = None
         self._was_behind = False
-        self._gone = False
+        self._gone = self._abandoned = False
         threading.Thread(target=self._run, name="terminal-output", daemon=True).start()
 
     def write(self, text: str) -> None:
@@ -56,18 +56,17 @@ class Outlet:
             self._was_behind = self._was_behind or late
             return late
 
-    def drop(self) -> None:
-        """Take back what the terminal was owed and can do without."""
+    def clear_the_way(self) -> None:
+        """Before the last words: wait until all is written, or throw away what a link that stands still holds back."""
         with self._change:
-            self._owed, self._owed_since = [], None
-
-    def finish(self) -> None:
-        """Wait until all is written; what a link that stands still holds back is thrown away for the rest."""
-        with self._change:
-            if self._change.wait_for(self._is_done, LAST_WORDS_S):
+            if self._change.wait_for(self._is_done, PATIENCE_S):
                 return
+            self._owed, self._owed_since, self._abandoned = [], None, True
         with contextlib.suppress(termios.error):
             termios.tcflush(self._fileno, termios.TCOFLUSH)
+
+    def finish(self) -> None:
+        """Wait until all is written, though not long."""
         with self._change:
             self._change.wait_for(self._is_done, LAST_WORDS_S)
 
@@ -82,7 +81,7 @@ class Outlet:
                 self._writing_since, self._owed_since = self._owed_since, None
             written = self._put(data)
             with self._change:
-                self._writing_since, self._gone = None, not written
+                self._writing_since, self._gone, self._abandoned = None, not written, False
                 caught_up = self._was_behind and not self._owed
                 self._was_behind = self._was_behind and not caught_up
                 self._change.notify_all()
@@ -90,9 +89,9 @@ class Outlet:
                 self._caught_up()
 
     def _put(self, data: bytes) -> bool:
-        """Write all of it; False once the terminal is gone."""
+        """Write all of it, as long as somebody wants it; False once the terminal is gone."""
         rest = memoryview(data)
-        while rest:
+        while rest and not self._abandoned:
             try:
                 rest = rest[os.write(self._fileno, rest[:_AT_ONCE]) :]
             except BlockingIOError:

@@ -86,8 +86,8 @@ class Terminal(LinuxDriver):
 
     def stop_application_mode(self) -> None:
         """Put the terminal right, also one that takes nothing at the moment."""
-        if self.behind and self._outlet is not None:
-            self._outlet.drop()
+        if self._outlet is not None:
+            self._outlet.clear_the_way()
         super().stop_application_mode()
 
     def close(self) -> None:
@@ -109,10 +109,8 @@ class Terminal(LinuxDriver):
         self._app.exit(return_code=128 + number)
 
     def _run_input_thread(self) -> None:
-        try:
-            self.run_input_thread()
-        except Exception as error:
-            self._loop.call_soon_threadsafe(self._app._handle_exception, error)
+        # A fault is met like that of any thread; Textual's own way ends with exit code 0.
+        self.run_input_thread()
 
     def run_input_thread(self) -> None:
         """Read until the end. What is no text is shown as such; a terminal that is gone ends the app."""
