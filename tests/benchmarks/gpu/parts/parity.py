@@ -5,16 +5,13 @@ the medians over all repeats of all loads. The screen's replies are the same mad
 the whole app in a terminal, with Markdown, meters, journal and log.
 """
 
-import json
-import os
 import statistics
-import subprocess
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from tests.benchmarks.gpu import llama_bench
 from tests.benchmarks.gpu.engines import decode_rates, opened, prefill_rates, spread
 from tests.benchmarks.gpu.room import Figure, Room
 from tests.benchmarks.gpu.screen import Replies, on_screen
@@ -74,7 +71,7 @@ def _compare(room: Room, model: str, split: Split) -> Iterator[Figure]:
             elif turn == "screen":
                 _add(shown, _screen(layout, effort))
             elif room.llama_bench:
-                _add(theirs, llama_bench(room.llama_bench, layout, effort))
+                _add(theirs, _llama_bench(room.llama_bench, layout, effort))
     for what, mine in (("", ours), (SCREEN, shown)):
         for kind in ("decode", "prefill"):
             yield _figure(kind, what, f"{model}, {split.label()}", mine[kind], theirs[kind])
@@ -114,29 +111,6 @@ def _screen(layout: Layout, effort: Effort) -> Rates:
     }
 
 
-def llama_bench(command: str, layout: Layout, effort: Effort) -> Rates:
-    """Tokens per second of each repeat. RuntimeError with the end of what llama-bench said, where it failed."""
-    done = subprocess.run(
-        ["bash", "-c", f"{command} {_options(Path(layout.model), layout.split, effort)}"],
-        env=_environment(layout.env),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"llama-bench failed: {done.stderr.strip()[-300:]}")
-    rows = json.loads(done.stdout)
-    return {"decode" if row["n_gen"] else "prefill": row["samples_ts"] for row in rows}
-
-
-def _options(model: Path, split: Split, effort: Effort) -> str:
-    options = f"-m {model} -ngl 99 -fa 1 -sm {split.split_mode} -p {PREFILL} -n {effort.decode} -r {effort.repeats}"
-    if split.split_mode != "none" and not isinstance(split.tensor_split, str):
-        options += " -ts " + "/".join(f"{share:g}" for share in split.tensor_split)
-    return options + " -o json"
-
-
-def _environment(env: Mapping[str, str | None]) -> dict[str, str]:
-    """As a worker has it: cards in the order of their buses."""
-    wanted = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **env}
-    return {name: value for name, value in wanted.items() if value is not None}
+def _llama_bench(command: str, layout: Layout, effort: Effort) -> Rates:
+    found = llama_bench.rows(command, layout, f"-p {PREFILL} -n {effort.decode}", effort.repeats)
+    return {"decode" if row["n_gen"] else "prefill": row["samples_ts"] for row in found}
