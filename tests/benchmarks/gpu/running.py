@@ -1,4 +1,4 @@
-"""One part of the measurements in a process of its own: `python -m tests.benchmarks.gpu.running PART FIGURES`.
+"""One part of the measurements in a process of its own: `python -m tests.benchmarks.gpu.running MODULE FIGURES`.
 
 The room comes on stdin. Each figure is appended to FIGURES and printed as soon as it is known.
 Whatever ends the part, nothing that it started goes on.
@@ -28,6 +28,8 @@ from workbench.store.places import HOME_VARIABLE
 PARTS_PACKAGE = "tests.benchmarks.gpu.parts"
 FAILED = 1
 """The code of a part that said itself why it failed."""
+GRACE_S = 3.0
+"""So long what a part started may take to end by itself once the part is gone."""
 
 
 def there(part: str) -> bool:
@@ -35,12 +37,12 @@ def there(part: str) -> bool:
     return importlib.util.find_spec(f"{PARTS_PACKAGE}.{part}") is not None
 
 
-def run(part: str, room: Room, limit_s: float) -> None:
+def run(part: str, room: Room, limit_s: float, package: str = PARTS_PACKAGE, grace_s: float = GRACE_S) -> None:
     """Measure a part; its figures are in `room.out` then, the last of them saying how it ended."""
     figures, begun = room.out / table.FIGURES, time.monotonic()
     with TemporaryDirectory() as home, (room.out / f"{part}.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.gpu.running", part, str(figures)],
+            [sys.executable, "-m", "tests.benchmarks.gpu.running", f"{package}.{part}", str(figures)],
             stdin=subprocess.PIPE,
             stderr=log,
             env={**os.environ, HOME_VARIABLE: home},
@@ -58,7 +60,7 @@ def run(part: str, room: Room, limit_s: float) -> None:
             raise
         finally:
             kill_group(process)
-            left = end_all(home)
+            left = end_all(home, grace_s)
             if how or left:
                 how = how or f"{left} processes were left over and were ended"
                 keep(figures, ended(part, time.monotonic() - begun, how))
@@ -90,13 +92,22 @@ def left_over(home: str) -> list[psutil.Process]:
     return found
 
 
-def end_all(home: str, grace_s: float = 3.0) -> int:
+def end_all(home: str, grace_s: float) -> int:
     """End what is left of a part; how many did not end by themselves once it was gone."""
-    _, alive = psutil.wait_procs(left_over(home), timeout=grace_s)
+    alive = _wait(home, grace_s)
     for process in alive:
-        process.kill()
-    psutil.wait_procs(alive, timeout=grace_s)
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    _wait(home, GRACE_S)
     return len(alive)
+
+
+def _wait(home: str, limit_s: float) -> list[psutil.Process]:
+    """What is left when the time is over, or nothing."""
+    deadline = time.monotonic() + limit_s
+    while (left := left_over(home)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
 
 
 def encode(room: Room) -> bytes:
@@ -109,11 +120,11 @@ def decode(data: bytes) -> Room:
     return msgspec.json.decode(data, type=Room, dec_hook=lambda kind, text: kind(text))
 
 
-def measure(part: str, room: Room, figures: Path) -> int:
+def measure(module: str, room: Room, figures: Path) -> int:
     """In the part's process: take its figures one by one; the exit code."""
-    begun = time.monotonic()
+    part, begun = module.rpartition(".")[2], time.monotonic()
     try:
-        take: Measure = importlib.import_module(f"{PARTS_PACKAGE}.{part}").measure
+        take: Measure = importlib.import_module(module).measure
         for figure in take(room):
             keep(figures, figure)
     except Exception as error:

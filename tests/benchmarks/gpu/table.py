@@ -158,5 +158,5 @@ def number(value: float) -> str:
 
 
 def without_folders(text: Any) -> str:
-    """Paths down to their last name: a page names no folder of a machine."""
-    return re.sub(r"(?<![\w:/])[^\s=,:'\"`(]*/(?=[^\s/])", "", str(text))
+    """Absolute paths down to their last name: a page names no folder of a machine."""
+    return re.sub(r"(?<![\w:/.])~?/(?:[^\s/,:'\"`]+/)*(?=[^\s/])", "", str(text))
