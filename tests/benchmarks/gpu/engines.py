@@ -53,12 +53,10 @@ def spread(rates: Sequence[float]) -> dict[str, float]:
 
 
 class Gpus:
-    """What NVML says that is used, by GPU: all parts of one are one. Without a GPU there is nothing to say."""
+    """What NVML says that is used, by GPU: all parts of one are one. Of virtual cards there is nothing to say."""
 
-    def __init__(self, layout: Layout) -> None:
-        kit = RealKit(spare=False)
+    def __init__(self, layout: Layout, kit: RealKit) -> None:
         known: Sequence[Card] = kit.cards(layout) if isinstance(layout.split.cards, tuple) else ()
-        kit.close()
         self.of_card = {card.name: key for card in known if (key := pci_key(card.pci_bus_id or "")) is not None}
         self._nvml = Nvml()
         self._bus_ids = {key: gpu.pci_bus_id for gpu in self._nvml.gpus if (key := pci_key(gpu.pci_bus_id)) is not None}

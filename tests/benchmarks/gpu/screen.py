@@ -144,7 +144,7 @@ class Player:
         return timing
 
     async def _resplits(self, play: Resplits) -> tuple[Held, ...]:
-        session, gpus = self._app.session, await asyncio.to_thread(Gpus, self._layout)
+        session, gpus = self._app.session, await asyncio.to_thread(Gpus, self._layout, self._kit)
         await self._ask("Tell me of rivers.", 32)
         held = [await self._held(0, gpus)]
         for number in range(1, play.count + 1):

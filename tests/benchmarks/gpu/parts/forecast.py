@@ -66,12 +66,12 @@ def _case(model: str, layout: Layout) -> str:
 
 
 def _draft(kit: RealKit, layout: Layout, case: str) -> Iterator[Figure]:
+    gpus = Gpus(layout, kit)
     begun = time.monotonic()
     try:
         forecast = kit.forecasts.forecast(layout)
         seconds = time.monotonic() - begun
         kit.forecasts.release()
-        gpus = Gpus(layout)
         before = gpus.used_mib()
         engine = kit.open_engine(layout, lambda error: None)
         try:
@@ -84,7 +84,7 @@ def _draft(kit: RealKit, layout: Layout, case: str) -> Iterator[Figure]:
     except EngineError as error:
         yield Figure(part="forecast", what="weights and KV", case=case, note=f"not measured: {error.reason}")
         return
-    detail = _detail(forecast, loaded, seconds)
+    detail = _detail(forecast, loaded, seconds) | {"taken_by_nvml": [round(mib, 1) for mib in taken.values()]}
     if layout.split.split_mode == "tensor":
         yield _tensor(forecast, loaded, gpus, taken, case, detail)
         return

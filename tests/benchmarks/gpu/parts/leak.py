@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from tests.benchmarks.gpu.engines import Gpus
 from tests.benchmarks.gpu.room import Figure, Room
 from tests.benchmarks.gpu.screen import Resplits, on_screen
+from workbench.lab.kit import RealKit
 from workbench.store.places import places
 
 COUNT, QUICK_COUNT, EARLY = 20, 6, 2
@@ -18,7 +19,9 @@ def measure(room: Room) -> Iterator[Figure]:
     model = "8b" if "8b" in room.models else next(iter(room.models))
     count = QUICK_COUNT if room.quick or room.virtual else COUNT
     layout = room.layout(model, room.split("layer"))
-    gpus = Gpus(layout)
+    kit = RealKit(spare=False)
+    gpus = Gpus(layout, kit)
+    kit.close()
     before = sum(gpus.used_mib().values())
     seen = on_screen(layout, Resplits(there=room.split("layer", room.uneven()), count=count))
     early = next(held for held in seen.held if held.resplits == EARLY)

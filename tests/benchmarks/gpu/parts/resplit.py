@@ -19,7 +19,8 @@ from workbench.lab import events
 from workbench.lab.session import Session
 
 BESIDE_S, OVER_LOAD_S = 0.5, 0.7
-SENTENCES = 50
+SENTENCES = 30
+"""Of the conversation that is carried over, each of 68 characters."""
 CHARACTERS = 2000
 """Of the conversation whose state is looked at: as many tokens of a model with made-up words."""
 CONTINUED = 128
@@ -89,13 +90,15 @@ def _switches(room: Room, model: str, load_s: float) -> Iterator[Figure]:
             found, tokens = _switch(session, heard, kit, splits[number % 2], strategy)
             switches[strategy].append(found)
             evaluated.append(tokens)
+        timing = session.send("Go on.", ONE).result().timing
+        size = f"a conversation of {0 if timing is None else timing.prompt_tokens} tokens"
         about: dict[str, Any] = {"part": "resplit", "case": model, "unit": "s"}
         detail = {
             name: [{"silent_s": round(one.silent_s, 3), "load_s": round(one.loaded.load_s, 3)} for one in found]
             for name, found in switches.items()
         }
         beside = statistics.median(one.silent_s for one in switches["beside"])
-        yield Figure.at_most(round(beside, 3), BESIDE_S, **about, what="beside: no answer for", detail=detail)
+        yield Figure.at_most(round(beside, 3), BESIDE_S, **about, what="beside: no answer for", note=size, detail=detail)
         silent = statistics.median(one.silent_s for one in switches["in turn"])
         beyond = statistics.median(one.silent_s - one.loaded.load_s for one in switches["in turn"])
         most = round(load_s + OVER_LOAD_S, 2)
@@ -105,7 +108,7 @@ def _switches(room: Room, model: str, load_s: float) -> Iterator[Figure]:
         )  # fmt: skip
         yield Figure(
             part="resplit", case=model, what="tokens evaluated afterwards", value=float(max(evaluated)),
-            note=f"of a conversation of {len(session.conversation.turns)} turns",
+            note=f"of {size}",
         )  # fmt: skip
         gap = _longest_pause(session, heard, kit, splits[0])
         yield Figure(**about, what="beside: longest pause of a reply that streams meanwhile", value=round(gap, 3))
