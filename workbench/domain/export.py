@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 from workbench.domain.export_python import script
 from workbench.domain.layout import Layout
 from workbench.domain.split import Virtual
+from workbench.domain.text import visible
 
 ExportForm = Literal["llama-server", "llama-bench", "llama-cpp-python", "ollama", "llama-swap"]
 FORMS: tuple[ExportForm, ...] = get_args(ExportForm)
@@ -27,6 +28,9 @@ class Exported(NamedTuple):
 
 class CannotExport(Exception):
     """This layout has no such form; the message says why and what has."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
 
 
 Flags = list[tuple[str, str]]

@@ -13,6 +13,7 @@ from workbench.domain.faults import nearest
 from workbench.domain.layout import CacheType, Context, Layout
 from workbench.domain.rules import check_layout
 from workbench.domain.split import MODES, Split
+from workbench.domain.text import visible
 
 ALL_LAYERS = 999
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -20,6 +21,9 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 class CannotImport(Exception):
     """This is no command line that a layout can be made of; the message says what would be."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
 
 
 class Imported(NamedTuple):
@@ -38,7 +42,7 @@ def import_command(command: str | Sequence[str], name: str | None = None) -> Imp
     layout = reader.layout(name)
     for key, message in check_layout(layout):
         raise CannotImport(f"{_FLAG_OF.get(key.partition('[')[0], key)}: {message}")
-    return Imported(layout, tuple(reader.left_out))
+    return Imported(layout, tuple(map(visible, reader.left_out)))
 
 
 def _words(command: str) -> list[str]:

@@ -4,10 +4,12 @@ from typing import Literal
 
 import msgspec
 
+from workbench.domain.faults import Fault
 from workbench.domain.layout import Layout, on_one_server
 from workbench.domain.memory import CardMemory
 from workbench.domain.prompts import PromptSet
-from workbench.domain.samples import Arm, LoadRecord, Method, Planned, Sample, plan_ab, plan_replay
+from workbench.domain.rules import check_layout, check_prompt_set
+from workbench.domain.samples import LARGEST, Arm, LoadRecord, Method, Planned, Sample, plan_ab, plan_replay
 
 VERSION = 1
 RunKind = Literal["ab", "replay"]
@@ -125,6 +127,28 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.replace(each, resolved=resolved) if each.arm == arm else each for each in self.arms
         )
         return msgspec.structs.replace(self, arms=arms)
+
+
+def check_run(header: RunHeader) -> list[Fault]:
+    """What makes a header unusable beyond its types: it is a file like any other, and may be a stranger's."""
+    faults = [
+        Fault(f"arms[{at}].layout.{key}", message)
+        for at, arm in enumerate(header.arms)
+        for key, message in check_layout(arm.layout)
+    ]
+    faults += [Fault(f"prompts.{key}", message) for key, message in check_prompt_set(header.prompts)]
+    arms: tuple[Arm, ...] = ("A", "B") if header.kind == "ab" else ("A",)
+    if tuple(arm.arm for arm in header.arms) != arms:
+        faults.append(Fault("arms", f"are not those of a run of this kind, {' and '.join(arms)}"))
+    if not header.plan:
+        faults.append(Fault("plan", "is empty"))
+    ids = {prompt.id for prompt in header.prompts.prompts}
+    for at, planned in enumerate(header.plan):
+        if planned.prompt not in ids or planned.arm not in arms or not 0 <= planned.block < header.blocks:
+            faults.append(Fault(f"plan[{at}]", "is of another run"))
+    if not 0 <= header.created < LARGEST:
+        faults.append(Fault("created", "is no time"))
+    return faults
 
 
 def longer(header: RunHeader, blocks: int) -> RunHeader:

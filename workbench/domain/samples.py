@@ -20,6 +20,10 @@ SALTS = 900_000
 """Prompts are made unique by a number below this; warm-ups take theirs from above."""
 FOREIGN_PERCENT = 5.0
 """A card that other processes keep busy for more than this share of the time spoils a sample."""
+LARGEST = 2.0**36
+"""No time in seconds and no count is larger; of seconds since 1970 a date can still be made."""
+SMALLEST = 1e-9
+"""No time but none at all is shorter."""
 SLOWED = frozenset({"hardware slowdown", "hardware thermal", "hardware power brake", "software thermal"})
 """Throttle reasons that spoil a sample. A power cap does not: under load it is a card's ordinary state."""
 
@@ -108,6 +112,22 @@ class LoadRecord(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     card: str | None = None
     wanted_mib: float | None = None
     free_mib: float | None = None
+
+
+def is_plausible(record: Sample | LoadRecord) -> bool:
+    """Whether its figures can be true: from 0 up, and not beyond all measure."""
+    figures: list[float | None] = [record.at, record.load]
+    if isinstance(record, LoadRecord):
+        figures += [record.load_s, record.n_ctx, record.block, record.slot]
+        cards = (*record.cards, *(() if record.host is None else (record.host,)))
+        figures += [mib for card in cards for mib in (card.weights_mib, card.kv_mib, card.compute_mib)]
+    else:
+        figures += [card.energy_j for card in record.conditions.cards]
+        figures += [card.used_mib for card in record.conditions.cards]
+        figures += [card.ours_mib for card in record.conditions.cards]
+        if record.timing is not None:
+            figures += [value for value in msgspec.structs.astuple(record.timing) if isinstance(value, int | float)]
+    return all(figure is None or figure == 0 or SMALLEST <= figure < LARGEST for figure in figures)
 
 
 def plan_ab(

@@ -9,6 +9,7 @@ import msgspec
 from workbench.domain.conversation import Message, Sampling, StopReason
 from workbench.domain.layout import Context
 from workbench.domain.memory import CardMemory
+from workbench.domain.text import visible
 from workbench.domain.timing import Probe, Timing
 
 
@@ -148,6 +149,7 @@ class EngineError(Exception):
         free_mib: float | None = None,
         key: str | None = None,
     ) -> None:
+        reason = visible(" ".join(reason.split()))
         super().__init__(reason)
         self.reason = reason
         self.card = card

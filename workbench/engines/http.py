@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from workbench.domain.layout import Timeouts
+from workbench.domain.text import flat, visible
 from workbench.engines.engine import EngineError
 
 T = TypeVar("T")
@@ -23,6 +24,7 @@ LONGEST_ERROR = 64 << 10
 ERROR_PATIENCE_S = 5.0
 """How long the text of an error is waited for; its status is known already."""
 SHOWN_CHARACTERS = 300
+LARGEST_FIGURE = 2.0**62
 
 
 class Cancelled(Exception):
@@ -189,7 +191,7 @@ class Http:
             async with asyncio.timeout(ERROR_PATIENCE_S):
                 content = await _read(response, LONGEST_ERROR)
         body, said = None, ""
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             body = json.loads(content)
             said = self.clean(error_text(body))
         if 300 <= status < 400:
@@ -213,7 +215,7 @@ class Http:
 
     def _json(self, response: httpx.Response, content: bytes) -> Any:
         try:
-            return json.loads(content)
+            return parsed(content)
         except (ValueError, RecursionError):
             what = "a web page" if "html" in response.headers.get("content-type", "") else "something that is no JSON"
             raise ServerError(f"{self.url} answered with {what}; is that the address of its API?") from None
@@ -222,7 +224,7 @@ class Http:
         """A server's words, fit for a terminal: one line, not too long, without the key."""
         if self.key:
             text = text.replace(self.key, "…")
-        text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+        text = visible(flat(text))
         return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
     def _why(self, error: Exception) -> str:
@@ -246,10 +248,10 @@ class Http:
                 return f"the proxy on the way to {self.url} refuses: {self.clean(str(error))}"
             case httpx.ConnectError():
                 return f"{self.url} cannot be reached: {self.clean(str(causes[-1]))}"
-            case httpx.RemoteProtocolError() if "without sending" in str(error):
-                return f"{self.url} hung up without an answer"
             case httpx.RemoteProtocolError() if "incomplete" in str(error) or "peer closed" in str(error):
                 return f"{self.url} hung up in the middle"
+            case httpx.RemoteProtocolError() if "without sending" in str(error):
+                return f"{self.url} hung up without an answer"
             case httpx.RemoteProtocolError() | httpx.DecodingError():
                 return f"{self.url} does not speak HTTP as it should: {self.clean(str(error))}"
             case httpx.ReadError() | httpx.WriteError() | ConnectionError():
@@ -276,10 +278,32 @@ async def _read(response: httpx.Response, most: int) -> bytes:
     return bytes(content)
 
 
-def error_text(body: Any) -> str:
+def parsed(content: bytes) -> Any:
+    """The JSON of a whole answer, half a character in it as `?`. Raises ValueError, RecursionError."""
+    value = json.loads(content)
+    if b"\\u" not in content:
+        return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def error_text(body: Any, depth: int = 4) -> str:
     """What an error's JSON says: `{"error": "…"}`, `{"error": {"message": "…"}}`, `{"detail": …}` and the like."""
     for name in ("error", "detail", "message"):
         if isinstance(body, dict) and body.get(name):
             found = body[name]
-            return error_text(found) or (found if isinstance(found, str) else json.dumps(found)[:SHOWN_CHARACTERS])
+            inner = error_text(found, depth - 1) if depth else ""
+            return inner or (found if isinstance(found, str) else json.dumps(found)[:SHOWN_CHARACTERS])
     return body if isinstance(body, str) else ""
+
+
+def figure(row: Mapping[str, Any], name: str) -> float:
+    """A figure above 0 in an answer, 0 where there is none that could be true."""
+    value = row.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return 0.0
+    return float(value) if 0 < value < LARGEST_FIGURE else 0.0
+
+
+def whole(row: Mapping[str, Any], name: str) -> int:
+    """The same as a whole number."""
+    return int(figure(row, name))

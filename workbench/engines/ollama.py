@@ -23,11 +23,13 @@ from workbench.engines.engine import (
     Served,
 )
 from workbench.engines.here import family, gone, listener
-from workbench.engines.http import Cancelled, Http, ServerError
+from workbench.engines.http import Cancelled, Http, ServerError, whole
 from workbench.engines.server import Ending, ServerEngine, image_base64, key_of, messages_of, stopped_by_length
 from workbench.engines.streams import Heard, Lines
 
 MIB = 2**20
+MOST_LAYERS = 4096
+"""A model that claims more is not believed."""
 LOOK_S = 0.1
 """How often it is asked what it has loaded, while that is waited for."""
 LOADED_S = 30.0
@@ -92,7 +94,7 @@ class OllamaEngine(ServerEngine):
         self._http.ask("POST", "/api/chat", self._body(()) | {"stream": False})
         entry = self._wait_until_loaded()
         load_s = time.monotonic() - begun
-        self._n_ctx = self._n_ctx or _whole(entry, "context_length")
+        self._n_ctx = self._n_ctx or whole(entry, "context_length")
         self._own = family(listener(self._http.url)) - self._before
         on_progress(LoadProgress(1.0, "loaded"))
         return self._loaded(entry, load_s)
@@ -114,7 +116,7 @@ class OllamaEngine(ServerEngine):
         return next((entry for entry in entries if same_name(_name(entry), self._layout.model)), None)
 
     def _loaded(self, entry: Mapping[str, Any], load_s: float) -> Loaded:
-        total, on_cards = _whole(entry, "size"), _whole(entry, "size_vram")
+        total, on_cards = whole(entry, "size"), whole(entry, "size_vram")
         others = [_name(each) for each in _rows(self._http.ask("GET", "/api/ps"))
                   if not same_name(_name(each), self._layout.model)]  # fmt: skip
         warnings = [f"Ollama holds {name} too, which takes memory and may take time" for name in others]
@@ -126,7 +128,7 @@ class OllamaEngine(ServerEngine):
             host=CardMemory(name="CPU", weights_mib=(total - on_cards) / MIB, kv_mib=0.0, compute_mib=0.0,
                             source="server"),
             places=(),
-            n_ctx=_whole(entry, "context_length") or self._n_ctx,
+            n_ctx=whole(entry, "context_length") or self._n_ctx,
             flash_attn=None,
             template="Ollama's own",
             template_is_fallback=False,
@@ -251,14 +253,14 @@ def _message(role: str, content: str, images: Sequence[str]) -> dict[str, Any]:
 
 def ending(line: Mapping[str, Any], request: Request, heard: Heard) -> Ending:
     """What the last line says. A counter that is 0 is left out of it; without any this side's clock counts."""
-    tokens = _whole(line, "eval_count")
+    tokens = whole(line, "eval_count")
     reason = line.get("done_reason")
     stop = stopped_by_length(tokens, request.sampling.max_tokens) if reason == "length" else "stop"
     if not tokens and heard.count:
-        timing, caveat = heard.timing(_whole(line, "prompt_eval_count"))
+        timing, caveat = heard.timing(whole(line, "prompt_eval_count"))
         return Ending(stop_reason=stop, timing=timing, caveat=caveat)
-    prompt_tokens = _whole(line, "prompt_eval_count")
-    prefill_s = _whole(line, "prompt_eval_duration") / 1e9
+    prompt_tokens = whole(line, "prompt_eval_count")
+    prefill_s = whole(line, "prompt_eval_duration") / 1e9
     # The count is of the whole prompt, the time of what no cache held: a rate only where nothing was cached.
     evaluated = prompt_tokens if request.filler is not None and prefill_s else 0
     timing = Timing(
@@ -268,10 +270,10 @@ def ending(line: Mapping[str, Any], request: Request, heard: Heard) -> Ending:
         decoded_tokens=tokens,
         ttft_s=heard.ttft_s,
         prefill_s=prefill_s if evaluated else 0.0,
-        decode_s=_whole(line, "eval_duration") / 1e9,
+        decode_s=whole(line, "eval_duration") / 1e9,
         source="server",
     )
-    reload_s = _whole(line, "load_duration") / 1e9
+    reload_s = whole(line, "load_duration") / 1e9
     caveat = f"Ollama loaded the model again first, for {reload_s:.1f} s" if reload_s > RELOAD_S else ""
     return Ending(stop_reason=stop, timing=timing, caveat=caveat)
 
@@ -327,16 +329,11 @@ def same_name(one: str, other: str) -> bool:
 
 def _rows(answer: Any) -> list[Mapping[str, Any]]:
     rows = answer.get("models") if isinstance(answer, dict) else None
-    return [row for row in rows or [] if isinstance(row, dict)]
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def _name(row: Mapping[str, Any]) -> str:
     return _text(row.get("model")) or _text(row.get("name"))
-
-
-def _whole(row: Mapping[str, Any], name: str) -> int:
-    value = row.get(name)
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0
 
 
 def _listed(row: Mapping[str, Any]) -> ModelInfo:
@@ -350,7 +347,7 @@ def _listed(row: Mapping[str, Any]) -> ModelInfo:
         n_layer=0,
         n_ctx_train=0,
         n_params=0,
-        size_mib=_whole(row, "size") / MIB,
+        size_mib=whole(row, "size") / MIB,
         digest=_text(row.get("digest")),
     )
 
@@ -363,14 +360,15 @@ def model_info(name: str, shown: Any, listed: ModelInfo | None) -> ModelInfo:
     assert details is not None
     assert header is not None
     arch = _text(header.get("general.architecture")) or _text(details.get("family"))
+    n_layer = whole(header, f"{arch}.block_count")
     return ModelInfo(
         path=name,
         name=name,
         arch=arch,
         quantisation=_text(details.get("quantization_level")),
-        n_layer=_whole(header, f"{arch}.block_count"),
-        n_ctx_train=_whole(header, f"{arch}.context_length"),
-        n_params=_whole(header, "general.parameter_count"),
+        n_layer=n_layer if n_layer <= MOST_LAYERS else 0,
+        n_ctx_train=whole(header, f"{arch}.context_length"),
+        n_params=whole(header, "general.parameter_count"),
         size_mib=listed.size_mib if listed else 0.0,
         digest=listed.digest if listed else "",
     )

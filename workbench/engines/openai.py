@@ -23,7 +23,7 @@ from workbench.engines.engine import (
     Served,
 )
 from workbench.engines.here import family, listener
-from workbench.engines.http import Http, ServerError, error_text, is_here
+from workbench.engines.http import Http, ServerError, error_text, figure, is_here, whole
 from workbench.engines.server import Ending, ServerEngine, image_base64, key_of, messages_of, stopped_by_length
 from workbench.engines.streams import Events, Heard
 
@@ -126,7 +126,7 @@ class OpenAIEngine(ServerEngine):
             return
         settings = answer.get("default_generation_settings") if isinstance(answer, dict) else None
         if isinstance(settings, dict):
-            self._n_ctx = _whole(settings, "n_ctx") or self._n_ctx
+            self._n_ctx = whole(settings, "n_ctx") or self._n_ctx
             build = answer.get("build_info")
             self._name = f"llama-server {build}" if isinstance(build, str) else "llama-server"
 
@@ -188,8 +188,8 @@ class OpenAIEngine(ServerEngine):
         detail = body.get("error") if isinstance(body.get("error"), dict) else {}
         assert isinstance(detail, dict)
         words = error.said.lower()
-        if _whole(detail, "n_prompt_tokens") and _whole(detail, "n_ctx"):
-            return PromptTooLong(_whole(detail, "n_prompt_tokens"), _whole(detail, "n_ctx"))
+        if whole(detail, "n_prompt_tokens") and whole(detail, "n_ctx"):
+            return PromptTooLong(whole(detail, "n_prompt_tokens"), whole(detail, "n_ctx"))
         if detail.get("code") == "context_length_exceeded" or "maximum context length" in words:
             figures = [int(figure) for figure in re.findall(r"\d+", words)]
             n_ctx, asked, own = (*figures, 0, 0, 0)[:3]
@@ -201,10 +201,10 @@ class OpenAIEngine(ServerEngine):
 
     def _ending(self, reply: "_Reply", request: Request, heard: Heard) -> Ending:
         usage = reply.usage
-        tokens = _whole(usage, "completion_tokens") if usage else None
+        tokens = whole(usage, "completion_tokens") if usage else None
         details = usage.get("prompt_tokens_details")
-        cached = _whole(details, "cached_tokens") if isinstance(details, dict) else 0
-        timing, caveat = heard.timing(_whole(usage, "prompt_tokens"), tokens, cached)
+        cached = whole(details, "cached_tokens") if isinstance(details, dict) else 0
+        timing, caveat = heard.timing(whole(usage, "prompt_tokens"), tokens, cached)
         told = server_timing(reply.timings, heard)
         stop: StopReason = "stop"
         if reply.finish == "length":
@@ -265,12 +265,14 @@ class _Reply:
         for name in ("usage", "timings"):
             if isinstance(value.get(name), dict):
                 setattr(self, name, value[name])
-        for choice in value.get("choices") or []:
+        choices = value.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 self._choice(choice, heard)
 
     def _choice(self, choice: Mapping[str, Any], heard: Heard) -> None:
-        said = choice.get("delta") or choice.get("message") or {}
+        said = choice.get("delta") or choice.get("message")
+        said = said if isinstance(said, dict) else {}
         for name in ("reasoning_content", "reasoning"):
             if isinstance(said.get(name), str):
                 heard.think(said[name])
@@ -283,19 +285,19 @@ class _Reply:
 
 def server_timing(timings: Mapping[str, Any], heard: Heard) -> Timing | None:
     """llama-server's own times; None without them."""
-    predicted_ms, predicted_n = _figure(timings, "predicted_ms"), _whole(timings, "predicted_n")
+    predicted_ms, predicted_n = figure(timings, "predicted_ms"), whole(timings, "predicted_n")
     if not predicted_n:
         return None
     # Newer ones do not count the first token, which the prompt's last step gave, in their rate.
-    per_s = _figure(timings, "predicted_per_second")
+    per_s = figure(timings, "predicted_per_second")
     decoded = round(per_s * predicted_ms / 1e3) if per_s else predicted_n
     return Timing(
-        prompt_tokens=_whole(timings, "prompt_n") + _whole(timings, "cache_n"),
-        evaluated_tokens=_whole(timings, "prompt_n"),
+        prompt_tokens=whole(timings, "prompt_n") + whole(timings, "cache_n"),
+        evaluated_tokens=whole(timings, "prompt_n"),
         tokens=predicted_n,
         decoded_tokens=min(decoded, predicted_n),
         ttft_s=heard.ttft_s,
-        prefill_s=_figure(timings, "prompt_ms") / 1e3,
+        prefill_s=figure(timings, "prompt_ms") / 1e3,
         decode_s=predicted_ms / 1e3,
         source="server",
     )
@@ -332,14 +334,14 @@ def _model(row: Mapping[str, Any]) -> ModelInfo:
         arch=str(row.get("arch") or ""),
         quantisation=quantisation if isinstance(quantisation, str) else "",
         n_layer=0,
-        n_ctx_train=_whole(meta, "n_ctx_train") or _whole(row, "max_context_length"),
-        n_params=_whole(meta, "n_params"),
-        size_mib=_whole(meta, "size") / MIB,
+        n_ctx_train=whole(meta, "n_ctx_train") or whole(row, "max_context_length"),
+        n_params=whole(meta, "n_params"),
+        size_mib=whole(meta, "size") / MIB,
     )
 
 
 def _context_of(row: Mapping[str, Any]) -> int:
-    return _whole(row, "max_model_len") or _whole(row, "loaded_context_length")
+    return whole(row, "max_model_len") or whole(row, "loaded_context_length")
 
 
 def _message(role: str, content: str, images: Sequence[str]) -> dict[str, Any]:
@@ -348,12 +350,3 @@ def _message(role: str, content: str, images: Sequence[str]) -> dict[str, Any]:
     urls = [f"data:{kind};base64,{data}" for kind, data in map(image_base64, images)]
     parts: list[dict[str, Any]] = [{"type": "text", "text": content}]
     return {"role": role, "content": [*parts, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]}
-
-
-def _figure(row: Mapping[str, Any], name: str) -> float:
-    value = row.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0.0
-
-
-def _whole(row: Mapping[str, Any], name: str) -> int:
-    return int(_figure(row, name))

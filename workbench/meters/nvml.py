@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from workbench.domain.card import pci_key
+from workbench.domain.text import flat
 from workbench.meters.processes import Names
 from workbench.meters.sample import CardSample, GpuProcess
 
@@ -56,8 +57,9 @@ class Asking(msgspec.Struct, frozen=True):
 
 
 class Nvml:
-    """An open NVML. Without a driver it has no cards, and `missing` says why. `driver` is its version.
+    """An open NVML. Without a driver it has no cards, and `missing` says why.
 
+    `driver` is its version, `cuda` the newest CUDA that it runs, as (major, minor).
     `gone` says that the driver went away after it was opened. Calls may come from any thread.
     """
 
@@ -76,6 +78,7 @@ class Nvml:
         self.gpus: tuple[Gpu, ...] = ()
         self.missing: str | None = None
         self.driver: str | None = None
+        self.cuda: tuple[int, int] | None = None
         if WSL_LIBRARY.exists() and pynvml.nvmlLib is None:
             with contextlib.suppress(OSError):
                 ctypes.CDLL(str(WSL_LIBRARY))
@@ -85,8 +88,11 @@ class Nvml:
         except pynvml.NVMLError as error:
             self.missing = _reason(pynvml, error)
             return
-        with contextlib.suppress(pynvml.NVMLError):
+        with contextlib.suppress(pynvml.NVMLError, UnicodeDecodeError):
             self.driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        with contextlib.suppress(pynvml.NVMLError):
+            cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+            self.cuda = cuda // 1000, cuda % 1000 // 10
         self.gpus = tuple(gpu for index in range(count) if (gpu := self._open(index)) is not None)
 
     def ask(self, pci_bus_id: str, metric: str, call: Callable[[Any], Any]) -> Any:
@@ -110,6 +116,8 @@ class Nvml:
                 nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
             ):
                 self._never.add((spelt, metric))
+            return None
+        except UnicodeDecodeError:  # a name that the binding cannot read
             return None
         finally:
             self._asking.pop(threading.get_ident(), None)
@@ -212,7 +220,7 @@ class Nvml:
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             bus_id = self._spell(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
-        except nvml.NVMLError:
+        except (nvml.NVMLError, UnicodeDecodeError):
             return None
         if bus_id is None:
             return None
@@ -261,7 +269,7 @@ def _mib(count: int) -> float | None:
 
 
 def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+    return flat(value.decode(errors="replace") if isinstance(value, bytes) else value)
 
 
 def _reason(nvml: Any, error: Any) -> str:

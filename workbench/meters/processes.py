@@ -5,6 +5,8 @@ import os
 
 import psutil
 
+from workbench.domain.text import flat
+
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """What Linux calls the pid namespace of the host."""
 _OURS = "workbench.engines.llama.child."
@@ -37,7 +39,7 @@ class Names:
 def _look_up(pid: int) -> str | None:
     try:
         process = psutil.Process(pid)
-        name = process.name()
+        name = flat(process.name())
     except psutil.Error:
         return None
     with contextlib.suppress(psutil.Error):

@@ -10,6 +10,7 @@ from workbench.domain.faults import Fault
 from workbench.domain.layout import Layout
 from workbench.domain.prompts import PromptSet
 from workbench.domain.rules import check_layout, check_prompt_set
+from workbench.domain.text import visible
 from workbench.store.fit import fit
 from workbench.store.tree import Tree, TreeError, parse_json_lines, parse_yaml
 
@@ -27,21 +28,16 @@ class DocumentError(Exception):
 
     def __init__(self, path: str | Path, line: int | None, key: str | None, message: str) -> None:
         place = str(path) if line is None else f"{path}:{line}"
-        super().__init__(_one_line(f"{place}: {key}: {message}" if key else f"{place}: {message}"))
+        super().__init__(visible(f"{place}: {key}: {message}" if key else f"{place}: {message}"))
         self.path = Path(path)
         self.line = line
         self.key = key
-        self.message = _one_line(message)
+        self.message = visible(message)
 
     @classmethod
     def at(cls, path: str | Path, key: str, message: str) -> "DocumentError":
         """The error of a key that turned out wrong after reading, such as at the load."""
         return cls(path, locate(path, key), key, message)
-
-
-def _one_line(text: str) -> str:
-    """Text that a document may have had a part in, fit for a terminal."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def read_layout(path: str | Path, n_cards: int | None = None) -> Layout:

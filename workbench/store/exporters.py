@@ -16,6 +16,7 @@ from workbench.domain.outcome import Outcome
 from workbench.domain.run import ArmHeader, Run, RunHeader
 from workbench.domain.samples import Sample
 from workbench.domain.split import Split, Virtual
+from workbench.domain.text import flat
 
 FORMATS = ("md", "csv", "jsonl", "llama-bench")
 
@@ -115,8 +116,7 @@ def _md_table(rows: list[tuple[str, ...]]) -> str:
 
 def _escape(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
-    flat = " ".join(text.split())
-    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in flat)
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in flat(text))
 
 
 # ── samples ───────────────────────────────────────────────────────────────────────────────

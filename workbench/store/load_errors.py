@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from workbench.domain.decoding import decoded
 from workbench.domain.split import SplitMode
 from workbench.store.writing import write_atomically
 
@@ -66,8 +67,8 @@ class LoadErrors:
             return []
         out = []
         for line in lines:
-            with contextlib.suppress(msgspec.MsgspecError):
-                out.append(_decoder.decode(line))
+            with contextlib.suppress(msgspec.DecodeError):
+                out.append(decoded(_decoder, line))
         return out
 
     def _cut(self) -> None:

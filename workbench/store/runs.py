@@ -14,9 +14,11 @@ from pathlib import Path
 
 import msgspec
 
+from workbench.domain.decoding import decoded
 from workbench.domain.faults import nearest
-from workbench.domain.run import VERSION, Run, RunHeader
-from workbench.domain.samples import LoadRecord, Sample
+from workbench.domain.run import VERSION, Run, RunHeader, check_run
+from workbench.domain.samples import LoadRecord, Sample, is_plausible
+from workbench.domain.text import visible
 from workbench.store.appending import ends_whole, open_locked
 from workbench.store.places import Places, places
 from workbench.store.writing import write_atomically
@@ -30,11 +32,18 @@ _encoder = msgspec.json.Encoder()
 class RunError(Exception):
     """A run that cannot be read, written or gone on with, in one message for people."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
+
 
 class _Version(msgspec.Struct):
     """As much of any version's header as is needed to refuse it."""
 
     version: int
+
+
+_versions: msgspec.json.Decoder[_Version] = msgspec.json.Decoder(_Version)
+_headers: msgspec.json.Decoder[RunHeader] = msgspec.json.Decoder(RunHeader)
 
 
 class RunLog:
@@ -126,12 +135,14 @@ def read_run(folder: Path) -> Run:
         if not line:
             continue
         try:
-            record = _lines.decode(line)
-        except (msgspec.DecodeError, ValueError):
+            record = decoded(_lines, line)
+        except msgspec.DecodeError:
             cut = " (cut off)" if number == len(lines) else ""
             problems.append(f"{SAMPLES}:{number}: damaged{cut}, left out")
             continue
-        if isinstance(record, LoadRecord):
+        if not is_plausible(record):
+            problems.append(f"{SAMPLES}:{number}: has a figure that cannot be, left out")
+        elif isinstance(record, LoadRecord):
             loads.append(record)
         elif planned.get(record.planned.key) != record.planned:
             problems.append(f"{SAMPLES}:{number}: a sample that this run did not plan, left out")
@@ -155,14 +166,17 @@ def _read_header(folder: Path) -> RunHeader:
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}; check its permissions") from None
     with contextlib.suppress(msgspec.DecodeError):
-        version = msgspec.json.decode(data, type=_Version).version
+        version = decoded(_versions, data).version
         if version > VERSION:
             raise RunError(f"{folder} was written by a newer workbench (run version {version}, this one reads "
                            f"{VERSION}); use that one")
     try:
-        return msgspec.json.decode(data, type=RunHeader)
-    except (msgspec.DecodeError, ValueError) as error:
+        header = decoded(_headers, data)
+    except msgspec.DecodeError as error:
         raise RunError(f"{path} is damaged: {error}; its run cannot be used") from None
+    for key, message in check_run(header):
+        raise RunError(f"{path}: {key}: {message}; its run cannot be used")
+    return header
 
 
 def list_runs(at: Places | None = None) -> list[tuple[Path, RunHeader | RunError]]:

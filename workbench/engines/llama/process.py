@@ -98,7 +98,7 @@ class WorkerProcess:
             for line in lines:
                 try:
                     event = wire.decode_event(line)
-                except msgspec.MsgspecError:
+                except msgspec.DecodeError:
                     continue  # the last line of a process that was killed while it wrote
                 if isinstance(event, wire.Failed) and event.kind == "died":
                     failure = event

@@ -9,9 +9,13 @@ from pathlib import Path
 import msgspec
 from gguf import LlamaFileType
 
+from workbench.domain.text import flat
 from workbench.engines.engine import ModelInfo
 from workbench.engines.llama.child.native import MIB, ggml
 
+MOST_LAYERS = 4096
+"""Several times what llama.cpp takes."""
+LONGEST_NAME = 200
 _U32, _U64, _STRING = 4, 10, 8
 
 
@@ -158,10 +162,12 @@ def read_header(path: Path) -> ModelInfo:
         n_layer = header.number(f"{arch}.block_count")
         if n_layer == 0:
             raise HeaderError(f"{path} is a GGUF file without layers: not a language model")
+        if n_layer > MOST_LAYERS:
+            raise HeaderError(f"{path} is damaged: it claims {n_layer} layers")
         return ModelInfo(
             path=str(path),
-            name=header.text("general.name", path.stem),
-            arch=arch,
+            name=flat(header.text("general.name", path.stem))[:LONGEST_NAME],
+            arch=flat(arch)[:LONGEST_NAME],
             quantisation=quantisation.removeprefix("ALL_"),
             n_layer=n_layer,
             n_ctx_train=header.number(f"{arch}.context_length"),

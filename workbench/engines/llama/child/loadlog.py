@@ -9,13 +9,14 @@ from workbench.engines.llama.child.native import ERROR_LEVEL, MIB
 
 Kind = Literal["weights", "kv", "compute"]
 
-_ASSIGNED = re.compile(r"layer\s+(\d+) assigned to device (\S+?),")
-_BUFFER = re.compile(r"(?:^|\s)(\S+)\s+(model|KV|RS|output|compute|DSV4 \S+ state) buffer size =\s+([\d.]+) MiB")
-_CACHE = re.compile(r"^llama_\w+: size =\s+([\d.]+) MiB \(")
+_ASSIGNED = re.compile(r"layer\s+([0-9]{1,9}) assigned to device (\S+?),")
+_SIZE = r"([0-9]{1,12}(?:\.[0-9]+)?)"
+_BUFFER = re.compile(rf"(?:^|\s)(\S+)\s+(model|KV|RS|output|compute|DSV4 \S+ state) buffer size =\s+{_SIZE} MiB")
+_CACHE = re.compile(rf"^llama_\w+: size =\s+{_SIZE} MiB \(")
 _KINDS: dict[str, Kind] = {"model": "weights", "KV": "kv", "RS": "kv", "output": "compute", "compute": "compute"}
 _REFUSED = (
-    re.compile(r"failed to allocate (\S+) buffer of size (\d+)"),
-    re.compile(r"allocating ([\d.]+) MiB on device (\d+)"),
+    re.compile(r"failed to allocate (\S+) buffer of size ([0-9]{1,18})"),
+    re.compile(rf"allocating {_SIZE} MiB on device ([0-9]{{1,4}})"),
 )
 _FLASH = re.compile(r"flash_attn\s+= (\w+)|Flash Attention (enabled|disabled)|Flash Attention was auto, set to (\w+)")
 _PREFIX = re.compile(r"^[a-zA-Z_:~]+: ")

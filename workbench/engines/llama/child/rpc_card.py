@@ -39,8 +39,10 @@ class Allocation(msgspec.Struct):
 class Ledger:
     """The buffers of this card, read from the server's own debug lines."""
 
-    _ALLOC = re.compile(rb"\[alloc_buffer\].* size: (\d+) -> (?:remote_ptr: ([0-9a-f]+), remote_size: (\d+)|failed)")
-    _STAGING = re.compile(rb"Failed to allocate input buffer of size (\d+)")
+    _ALLOC = re.compile(
+        rb"\[alloc_buffer\].* size: (\d{1,18}) -> (?:remote_ptr: ([0-9a-f]+), remote_size: (\d{1,18})|failed)"
+    )
+    _STAGING = re.compile(rb"Failed to allocate input buffer of size (\d{1,18})")
     _FREE = re.compile(rb"\[free_buffer\] remote_ptr: ([0-9a-f]+)")
 
     def __init__(self) -> None:

@@ -44,10 +44,10 @@ class Shapes:
                 self.tensors.update((tensor.name, tensor) for tensor in header.tensors())
         with GgufHeader(path) as header:
             arch = header.text("general.architecture")
-            heads = header.number(f"{arch}.attention.head_count", 1)
+            heads = header.number(f"{arch}.attention.head_count") or 1
             width = header.number(f"{arch}.embedding_length", heads) // heads
-            self.head_k = header.number(f"{arch}.attention.key_length", width)
-            self.head_v = header.number(f"{arch}.attention.value_length", width)
+            self.head_k = max(1, header.number(f"{arch}.attention.key_length", width))
+            self.head_v = max(1, header.number(f"{arch}.attention.value_length", width))
 
 
 class HeaderTensors:
@@ -130,9 +130,11 @@ class HeaderTensors:
         else:
             return self._everywhere
         whole = sum(size for size, _ in segments)
+        if whole <= 0 or min(size for size, _ in segments) < 0:
+            return self._everywhere  # no such tensor: llama.cpp will refuse the model
         held = self._nowhere
         for size, grain in segments:
-            cut = self._divide(size, grain, layer)
+            cut = self._divide(size, max(1, grain), layer)
             held = [a + b * size / whole for a, b in zip(held, cut, strict=True)]
         return held
 
@@ -141,6 +143,8 @@ class HeaderTensors:
 
         Each layer begins with another card, so that the rounding evens out.
         """
+        if size <= 0:
+            return self._nowhere
         n_cards = len(self._shares)
         order = [(turn + i) % n_cards for i in range(n_cards)]
         total, so_far, low = sum(self._shares), 0.0, 0
