@@ -194,6 +194,10 @@ class FakeNvmlLib:
         text.value = b"580.95.05"
         return 0
 
+    def nvmlSystemGetCudaDriverVersion_v2(self, version: Any) -> int:
+        version._obj.value = 13000
+        return 0
+
     # ── processes ─────────────────────────────────────────────────────────────────────────
     def nvmlDeviceGetProcessUtilization(self, handle: Any, used: Any, count: Any, since: Any) -> int:
         def write(gpu: FakeGpu) -> int:

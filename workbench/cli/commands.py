@@ -193,6 +193,19 @@ def check(files: Sequence[str]) -> None:
         sys.exit(Code.WRONG)
 
 
+@commands.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(as_json: bool) -> None:
+    """Look over engine, driver, cards, folders and terminal, and tell what mends what is broken.
+
+    Nothing secret is in it, so that it can stand in a bug report. Exits with 1 where something
+    is broken.
+    """
+    from workbench.cli.doctor import print_doctor
+
+    print_doctor(as_json=as_json)
+
+
 for command in (ab, replay, runs, export, import_, models):
     commands.add_command(command)
 

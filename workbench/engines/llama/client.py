@@ -256,6 +256,22 @@ def engine_facts(log: Path) -> wire.Ready:
     return _ask_once({}, log, (), wire.Ready)[0]
 
 
+def examine(log: Path) -> tuple[wire.Ready, wire.Described, tuple[wire.Device, ...] | EngineDied]:
+    """How llama.cpp was built and what it sees, or what it ended of when it looked. Raises EngineDied."""
+    worker = WorkerProcess(worker_environment({}, virtual=False), log, on_end=lambda _: None)
+    try:
+        ready = _next(worker, wire.Ready)
+        worker.send(wire.Describe())
+        described = _next(worker, wire.Described)
+        try:
+            worker.send(wire.ListDevices())
+            return ready, described, _next(worker, wire.Devices).devices
+        except EngineDied as error:
+            return ready, described, error
+    finally:
+        worker.close()
+
+
 def _ask_once(
     env: Mapping[str, str | None], log: Path, commands: tuple[wire.Command, ...], closing: type[_Closing]
 ) -> list[_Closing]:

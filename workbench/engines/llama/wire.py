@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from workbench.domain.conversation import Message, Sampling, StopReason
+from workbench.domain.decoding import decoded
 from workbench.domain.forecast import ForecastSource
 from workbench.domain.layout import Context
 from workbench.domain.memory import CardMemory
@@ -86,6 +87,10 @@ class ListDevices(msgspec.Struct, frozen=True, tag=True):
     """Name the devices that llama.cpp sees. Queries them, which takes memory on each GPU."""
 
 
+class Describe(msgspec.Struct, frozen=True, tag=True):
+    """Tell how llama.cpp was built. Queries no device."""
+
+
 class Inspect(msgspec.Struct, frozen=True, tag=True):
     """Read the header of a model."""
 
@@ -104,7 +109,19 @@ class Simulate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     by_header: bool = False
 
 
-Command = Load | Chat | RunProbe | SaveState | RestoreState | NewContext | Cancel | ListDevices | Inspect | Simulate
+Command = (
+    Load
+    | Chat
+    | RunProbe
+    | SaveState
+    | RestoreState
+    | NewContext
+    | Cancel
+    | ListDevices
+    | Describe
+    | Inspect
+    | Simulate
+)
 
 
 # ── events ────────────────────────────────────────────────────────────────────────────────
@@ -183,6 +200,20 @@ class Devices(msgspec.Struct, frozen=True, tag=True):
     devices: tuple[Device, ...]
 
 
+class Described(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """llama.cpp as it was built; a version is None where the library does not tell it.
+
+    `backends` are its own names (`CUDA`, `RPC`, `CPU`), `libraries` the file names of the GPU makers'
+    that were loaded with it (`libcudart.so.13`).
+    """
+
+    llama_version: str | None
+    ggml_version: str | None
+    commit: str | None
+    backends: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+
 class Inspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One header, or why it could not be read."""
 
@@ -233,6 +264,7 @@ Event = (
     | StateSaved
     | StateRestored
     | Devices
+    | Described
     | Inspected
     | Simulated
     | Failed
@@ -249,10 +281,10 @@ def encode(message: Command | Event) -> bytes:
 
 
 def decode_command(line: bytes) -> Command:
-    """The command in a line; msgspec.ValidationError if it is none."""
-    return _commands.decode(line)
+    """The command in a line; msgspec.DecodeError if it is none."""
+    return decoded(_commands, line)
 
 
 def decode_event(line: bytes) -> Event:
-    """The event in a line; msgspec.ValidationError if it is none."""
-    return _events.decode(line)
+    """The event in a line; msgspec.DecodeError if it is none."""
+    return decoded(_events, line)

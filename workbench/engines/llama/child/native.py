@@ -7,6 +7,7 @@ empty registry of devices.
 import contextlib
 import ctypes
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -48,6 +49,7 @@ DeviceType = Literal["cpu", "gpu", "igpu", "accel"]
 _DEVICE_TYPES: tuple[DeviceType, ...] = ("cpu", "gpu", "igpu", "accel")
 _PROPS_BYTES = 512
 """More than `ggml_backend_dev_props` takes in any version."""
+_GPU_LIBRARY = re.compile(r"lib(cuda|cudart|cublas|nccl|amdhip64|rccl|vulkan|ze_loader)\.so")
 _keep: list[object] = []
 """Callbacks that C holds on to."""
 
@@ -127,6 +129,37 @@ class AbortFlag:
 
     def __bool__(self) -> bool:
         return self._text[0] == b"1"
+
+
+def backends() -> tuple[str, ...]:
+    """The backends of this build, by llama.cpp's names."""
+    ggml.ggml_backend_reg_get.restype = ctypes.c_void_p
+    ggml.ggml_backend_reg_get.argtypes = [ctypes.c_size_t]
+    ggml.ggml_backend_reg_count.restype = ctypes.c_size_t
+    ggml.ggml_backend_reg_name.restype = ctypes.c_char_p
+    ggml.ggml_backend_reg_name.argtypes = [ctypes.c_void_p]
+    registries = (ggml.ggml_backend_reg_get(i) for i in range(ggml.ggml_backend_reg_count()))
+    return tuple(ggml.ggml_backend_reg_name(registry).decode() for registry in registries)
+
+
+def told_by(function: str) -> str | None:
+    """What a function of the library says that returns a text, such as `llama_version`; None without it."""
+    if not hasattr(ggml, function):
+        return None
+    ask = getattr(ggml, function)
+    ask.restype = ctypes.c_char_p
+    text: bytes | None = ask()
+    return None if text is None else text.decode("utf-8", "replace")
+
+
+def gpu_libraries() -> tuple[str, ...]:
+    """The file names of the GPU makers' libraries in this process: `libcudart.so.13`."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            names = {os.path.basename(line.split(maxsplit=5)[5].strip()) for line in maps if line.count("/")}
+    except OSError:
+        return ()
+    return tuple(sorted(name for name in names if _GPU_LIBRARY.match(name)))
 
 
 def devices() -> Iterable[int]:

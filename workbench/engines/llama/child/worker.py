@@ -17,6 +17,7 @@ from pathlib import Path
 import llama_cpp.llama_cpp as llama
 import msgspec
 
+from workbench.domain.text import flat
 from workbench.engines.engine import EngineError, Loaded, LoadFailed, PromptTooLong, StateRefused
 from workbench.engines.llama import wire
 from workbench.engines.llama.child import native
@@ -164,6 +165,14 @@ class Worker:
                 return wire.StateRestored()
             case wire.ListDevices():
                 return wire.Devices(tuple(_describe(device) for device in native.devices()))
+            case wire.Describe():
+                return wire.Described(
+                    llama_version=native.told_by("llama_version"),
+                    ggml_version=native.told_by("ggml_version"),
+                    commit=native.told_by("ggml_commit"),
+                    backends=native.backends(),
+                    libraries=native.gpu_libraries(),
+                )
             case wire.Inspect(path):
                 return _inspect(path)
             case wire.Simulate():
@@ -215,9 +224,9 @@ def _describe(device: int) -> wire.Device:
     props = native.device_props(device)
     return wire.Device(
         name=native.device_name(device),
-        description=(props.description or b"").decode("utf-8", "replace"),
+        description=flat((props.description or b"").decode("utf-8", "replace")),
         type=native.device_type(device),
-        device_id=props.device_id.decode() if props.device_id else None,
+        device_id=flat(props.device_id.decode("utf-8", "replace")) if props.device_id else None,
         total_mib=props.memory_total / native.MIB,
         free_mib=props.memory_free / native.MIB,
     )
