@@ -33,10 +33,7 @@ def describe_machine(cards: Sequence[Card], virtual: int, command: str, commit: 
     """Cards, driver, build and date; the machine's own name is left out."""
     about = describe(())
     nvml = Nvml()
-    cuda = None
-    if nvml.gpus:
-        version = nvml.binding.nvmlSystemGetCudaDriverVersion()
-        cuda = f"{version // 1000}.{version % 1000 // 10}"
+    cuda = None if nvml.cuda is None else "{}.{}".format(*nvml.cuda)
     nvml.close()
     cells = [cell.text() for row in find_topology(cards).cells for cell in row if cell is not None]
     names = {pci_key(gpu.pci_bus_id): gpu.name for gpu in about.machine.cards}

@@ -98,7 +98,9 @@ def _switches(room: Room, model: str, load_s: float) -> Iterator[Figure]:
             for name, found in switches.items()
         }
         beside = statistics.median(one.silent_s for one in switches["beside"])
-        yield Figure.at_most(round(beside, 3), BESIDE_S, **about, what="beside: no answer for", note=size, detail=detail)
+        yield Figure.at_most(
+            round(beside, 3), BESIDE_S, **about, what="beside: no answer for", note=size, detail=detail
+        )
         silent = statistics.median(one.silent_s for one in switches["in turn"])
         beyond = statistics.median(one.silent_s - one.loaded.load_s for one in switches["in turn"])
         most = round(load_s + OVER_LOAD_S, 2)
