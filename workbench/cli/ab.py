@@ -7,10 +7,12 @@ import click
 
 from workbench.cli.failures import CommandFailed, say
 from workbench.cli.outcome import outcome_json, outcome_text
+from workbench.cli.streams import steered
 from workbench.domain.comparison import Effect
 from workbench.domain.duration import in_words
 from workbench.domain.outcome import Outcome
 from workbench.domain.samples import Method
+from workbench.domain.text import flat
 from workbench.domain.wording import NAMES, verdict
 from workbench.lab.ab import Experiment, PromptDoesNotFit, meter_reader
 from workbench.lab.kit import RealKit
@@ -94,7 +96,7 @@ class Watcher:
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[left]}", markup=False),
                 TextColumn("{task.description}", markup=False),
-                console=Console(stderr=True),
+                console=Console(file=steered(sys.stderr)),
                 transient=True,
             )
             self._task = self._bar.add_task("", total=None, left="")
@@ -133,9 +135,10 @@ class Watcher:
             self._bar.stop()
             self._bar = None
 
-    def _show(self, **fields: object) -> None:
+    def _show(self, *, description: str = "", **fields: object) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, **fields)  # type: ignore[arg-type]
+            said = {"description": flat(description)} if description else {}
+            self._bar.update(self._task, **said, **fields)  # type: ignore[arg-type]
 
 
 def block_line(block: int, outcome: Outcome) -> str:

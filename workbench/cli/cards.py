@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from workbench.cli.failures import say
-from workbench.cli.text import UNKNOWN, table
+from workbench.cli.text import UNKNOWN, json_text, table
 from workbench.domain.card import Card, format_mib
 from workbench.domain.owners import Holder, divide
 from workbench.domain.topology import Topology
@@ -31,7 +31,7 @@ def cards_json(cards: Sequence[Card]) -> str:
     """An array of objects; sizes in MiB, null where unknown."""
     fields = ("name", "description", "kind", "smi_index", "pci_bus_id", "uuid", "total_mib", "free_mib")
     rows = [{field: getattr(card, field) for field in fields} for card in cards]
-    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
+    return json_text(rows)
 
 
 def cards_table(cards: Sequence[Card]) -> str:
@@ -72,7 +72,7 @@ def told(samples: Iterable[Snapshot], cards: Sequence[Card], *, as_json: bool) -
         if as_json:
             rows = [sample_object(sample, known.get(sample.name)) for sample in snapshot.cards]
             whole = {"at": at, "cards": rows, "host": snapshot.host, "missing": snapshot.missing}
-            yield msgspec.json.encode(whole).decode()
+            yield json_text(whole, one_line=True)
         else:
             yield sample_table(at, snapshot)
 
@@ -127,7 +127,7 @@ def topology_json(topology: Topology) -> str:
         for column, cell in enumerate(topology.cells[row])
         if cell is not None and column > row
     ]
-    return msgspec.json.format(msgspec.json.encode(pairs), indent=2).decode()
+    return json_text(pairs)
 
 
 def topology_table(topology: Topology) -> str:

@@ -179,6 +179,7 @@ def cards(as_json: bool, watch: float | None, topology: bool) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 def check(files: Sequence[str]) -> None:
     """Check layouts and prompt sets; one line for each error."""
+    from workbench.domain.text import visible
     from workbench.store.documents import check_document
 
     wrong = False
@@ -188,7 +189,7 @@ def check(files: Sequence[str]) -> None:
         for error in errors:
             click.echo(str(error), err=True)
         if not errors:
-            click.echo(f"{file}: sound")
+            click.echo(f"{visible(file)}: sound")
     if wrong:
         sys.exit(Code.WRONG)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from workbench.app.abilities import ascii_only, encoding, slow
 from workbench.cli.failures import Code
-from workbench.cli.text import UNKNOWN, table
+from workbench.cli.text import UNKNOWN, json_text, table
 from workbench.domain.card import format_mib
 from workbench.domain.report import Facts, Finding, Mask, Problem, Report
 from workbench.lab.doctor import broken_document, look_at_machine, mask
@@ -104,7 +104,7 @@ def report_json(report: Report, hide: Mask) -> str:
     """One object: `broken`, `problems`, and the facts by subject."""
     value: dict[str, Any] = {"broken": report.broken, "problems": msgspec.to_builtins(report.problems)}
     value |= {finding.subject: msgspec.to_builtins(finding.facts) for finding in report.findings}
-    return msgspec.json.format(msgspec.json.encode(hide.all(value)), indent=2).decode()
+    return json_text(hide.all(value))
 
 
 def report_text(report: Report, hide: Mask) -> str:

@@ -9,6 +9,7 @@ from enum import IntEnum
 import click
 
 from workbench.domain.memory import with_sizes
+from workbench.domain.text import visible
 from workbench.engines.engine import EngineError
 
 
@@ -36,7 +37,7 @@ def explain(error: BaseException) -> int:
     from workbench.store.journal import JournalError
     from workbench.store.models import ModelError
     from workbench.store.places import HomeError
-    from workbench.store.runs import RunError
+    from workbench.store.runs import RunError, RunUnwritable
 
     match error:
         case click.exceptions.Exit():
@@ -49,6 +50,9 @@ def explain(error: BaseException) -> int:
         case CommandFailed():
             say(str(error))
             return error.code
+        case RunUnwritable():
+            say(str(error))
+            return Code.FAILED
         case DocumentError() | ModelError() | RunError() | HomeError():
             say(str(error))
             return Code.WRONG
@@ -71,7 +75,7 @@ def explain(error: BaseException) -> int:
 def say(message: str) -> None:
     """One message on stderr, if somebody reads it."""
     with contextlib.suppress(OSError):
-        click.echo(f"workbench: {message}", err=True)
+        click.echo(f"workbench: {visible(message)}", err=True)
 
 
 def describe(error: EngineError) -> str:

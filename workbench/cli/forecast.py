@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from workbench.cli.run import failed_load
-from workbench.cli.text import UNKNOWN, table
+from workbench.cli.text import UNKNOWN, json_text, table
 from workbench.domain.card import format_mib
 from workbench.domain.forecast import CardForecast, Forecast
 from workbench.domain.layout import Layout
@@ -75,7 +75,7 @@ def forecast_json(forecast: Forecast) -> str:
         "host": _row(forecast.host),
         "max_n_ctx": forecast.max_n_ctx,
     }
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return json_text(value)
 
 
 def _row(card: CardForecast) -> dict[str, object]:

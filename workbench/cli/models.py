@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 import click
-import msgspec
 
-from workbench.cli.text import UNKNOWN, table
+from workbench.cli.text import UNKNOWN, json_text, table
 from workbench.domain.card import format_mib
 from workbench.engines.engine import ModelInfo
 from workbench.lab.servers import server_models
@@ -23,7 +22,7 @@ def models_json(models: Sequence[ModelInfo]) -> str:
     """An array of objects; sizes in MiB, null where the server does not tell."""
     fields = ("arch", "quantisation", "n_ctx_train", "n_params", "size_mib", "digest")
     rows = [{"name": model.path, **{field: getattr(model, field) or None for field in fields}} for model in models]
-    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
+    return json_text(rows)
 
 
 def models_table(models: Sequence[ModelInfo]) -> str:

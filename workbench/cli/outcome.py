@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from workbench.cli.text import table
+from workbench.cli.text import json_text, table
 from workbench.domain import wording
 from workbench.domain.comparison import Effect
 from workbench.domain.outcome import Outcome
@@ -36,7 +36,7 @@ def outcome_json(outcome: Outcome, folder: Path) -> str:
         "outputs": msgspec.to_builtins(outcome.partings),
         "cautions": outcome.cautions,
     }
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return json_text(value)
 
 
 def _effect(effect: Effect) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -10,13 +9,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
-import msgspec
 
 from workbench.cli.failures import Code, CommandFailed, describe, say
-from workbench.cli.text import UNKNOWN, rate
+from workbench.cli.streams import steered
+from workbench.cli.text import UNKNOWN, json_text, rate
 from workbench.domain.conversation import Sampling, Turn
 from workbench.domain.layout import Layout
 from workbench.domain.memory import CardMemory, with_sizes
+from workbench.domain.text import flat
 from workbench.domain.timing import TimingSource
 from workbench.engines.engine import Loaded, LoadFailed, Served
 from workbench.lab.events import LoadMoved, Notice, Problem, SessionEvent, TurnText
@@ -26,7 +26,6 @@ from workbench.store.documents import DocumentError, read_layout
 from workbench.store.models import ModelError
 from workbench.store.places import find_layout
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 AGAIN_S = 0.05
 """So often what does not end is cancelled."""
 
@@ -70,15 +69,15 @@ class Printer:
         match event:
             case TurnText(text) if not self._quiet and not self.broken:
                 try:
-                    self._out.write(_CONTROL.sub("", text) if self._out.isatty() else text)
+                    self._out.write(text)
                     self._out.flush()
                 except OSError as error:
                     self.broken = error
                     self.stop()
             case LoadMoved(fraction, stage) if self._err.isatty():
                 with contextlib.suppress(OSError):
-                    self._err.write(f"\r{f'{stage} {fraction:.0%}':<40}\r")
-                    self._err.flush()
+                    steered(self._err).write(f"\r{f'{flat(stage)} {fraction:.0%}':<40}\r")
+                    steered(self._err).flush()
             case Problem():
                 self.problem = with_sizes(event.message, event.card, event.wanted_mib, event.free_mib)
             case Notice(message):
@@ -166,7 +165,7 @@ def run_json(layout: Layout, loaded: Loaded, turn: Turn) -> str:
             "total_mib": loaded.served.total_mib,
             "on_cards_mib": loaded.served.on_cards_mib,
         }
-    return msgspec.json.encode(value).decode()
+    return json_text(value, one_line=True)
 
 
 def figures(layout: Layout, loaded: Loaded, turn: Turn) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from workbench.cli.failures import CommandFailed, say
 from workbench.cli.outcome import outcome_json, outcome_text
-from workbench.cli.text import table
+from workbench.cli.text import json_text, table
 from workbench.domain import wording
 from workbench.domain.machines import Join, join
 from workbench.lab.ab import judge
@@ -41,7 +41,7 @@ def print_runs(*, as_json: bool) -> None:
             }
         )
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        click.echo(json_text(rows))
     elif not rows:
         say("there are no runs yet; `workbench ab A B --prompts SET` makes one")
     else:
@@ -94,4 +94,4 @@ def join_text(joined: Join, hosts: list[str]) -> str:
 def join_json(joined: Join, hosts: list[str]) -> str:
     """The same as one object; speeds in tok/s, for the first token in 1/s."""
     value = {"hosts": hosts, **msgspec.to_builtins(joined)}
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return json_text(value)

@@ -1,15 +1,29 @@
-"""Text for people: columns and figures."""
+"""Text for people: columns and figures; and for programs: JSON."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich.cells import cell_len
+
+from workbench.domain.text import escaped_json, flat
 
 UNKNOWN = "–"
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Columns side by side, two spaces apart; the first row is the head."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines)
+    cells = [[flat(cell) for cell in row] for row in rows]
+    widths = [max(cell_len(row[column]) for row in cells) for column in range(len(rows[0]))]
+    lines = ("  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+             for row in cells)  # fmt: skip
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def json_text(value: Any, *, one_line: bool = False) -> str:
+    """The value as JSON in which nothing but text stands unescaped."""
+    encoded = msgspec.json.encode(value)
+    return escaped_json((encoded if one_line else msgspec.json.format(encoded, indent=2)).decode())
 
 
 def rate(tok_s: float | None) -> str:
