@@ -52,6 +52,14 @@ def test_of_each_figure_the_newest_counts_wherever_it_was_written(tmp_path: Path
     assert parted.done() == set()
 
 
+def test_a_model_that_was_not_there_gives_way_to_its_figures_of_another_run(tmp_path: Path) -> None:
+    missing = Figure(part="parity", what="decode", case="70b", note="not measured: no such model")
+    there = Figure(part="parity", what="decode", case="70b, layer 1:1", value=1.0)
+    one, two = write(tmp_path / "one", TWO, missing), write(tmp_path / "two", TWO, there)
+    assert [sheet.figures for sheet in table.read([one])] == [(missing,)]
+    assert [sheet.figures for sheet in table.read([one, two])] == [(there,)]
+
+
 def test_a_part_that_was_cut_is_not_done_and_a_torn_line_costs_itself(tmp_path: Path) -> None:
     folder = write(tmp_path / "out", TWO, FAST, running.ended("parity", 480, "cut after 480 s"), running.ended("ab", 9))
     with (folder / table.FIGURES).open("ab") as file:

@@ -48,10 +48,11 @@ _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 class Sheet(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures of one place; of each only the newest. `machine` is the newest, too."""
+    """All figures of one place; of each only the newest. `machine` is the newest, too; `commands` are all."""
 
     machine: Machine
     figures: tuple[Figure, ...]
+    commands: tuple[str, ...] = ()
 
     def done(self) -> set[str]:
         """The parts that came to their end."""
@@ -82,22 +83,31 @@ def read(folders: Iterable[Path]) -> tuple[Sheet, ...]:
                 runs.append((line, []))
             elif runs:
                 runs[-1][1].append(line)
-    machines: dict[str, Machine] = {}
-    figures: dict[str, dict[tuple[str, str, str], Figure]] = {}
-    for machine, found in sorted(runs, key=lambda run: run[0].date):
-        machines[machine.place] = machine
-        sheet = figures.setdefault(machine.place, {})
-        for figure in found:
-            sheet.pop(key := (figure.part, figure.what, figure.case), None)
-            sheet[key] = figure
-    return tuple(
-        Sheet(machine=machine, figures=tuple(sorted(figures[place].values(), key=_place_of_part)))
-        for place, machine in machines.items()
+    places: dict[str, list[tuple[Machine, list[Figure]]]] = {}
+    for run in sorted(runs, key=lambda run: run[0].date):
+        places.setdefault(run[0].place, []).append(run)
+    return tuple(_sheet(runs) for runs in places.values())
+
+
+def _sheet(runs: Sequence[tuple[Machine, Sequence[Figure]]]) -> Sheet:
+    newest = {(figure.part, figure.what, figure.case): figure for _, found in runs for figure in found}
+    figures = [figure for figure in newest.values() if not _gives_way(figure, newest.values())]
+    return Sheet(
+        machine=runs[-1][0],
+        figures=tuple(sorted(figures, key=_in_order)),
+        commands=tuple(dict.fromkeys(machine.command for machine, found in runs if found)),
     )
 
 
-def _place_of_part(figure: Figure) -> int:
-    return PARTS.index(figure.part) if figure.part in PARTS else len(PARTS)
+def _gives_way(figure: Figure, others: Iterable[Figure]) -> bool:
+    """Whether it was not measured, for want of a model, and its model was in another run."""
+    if figure.value is not None or figure.holds is not None or not figure.case:
+        return False
+    return any(other.part == figure.part and other.case.startswith(f"{figure.case},") for other in others)
+
+
+def _in_order(figure: Figure) -> tuple[int, bool]:
+    return PARTS.index(figure.part) if figure.part in PARTS else len(PARTS), figure.what == TOOK
 
 
 def write(folder: Path, sheets: Sequence[Sheet]) -> None:
@@ -111,7 +121,7 @@ def page(sheets: Sequence[Sheet]) -> list[str]:
     """The lines of the page in Markdown."""
     out = ["# On real cards"]
     for sheet in sheets:
-        out += ["", f"## {sheet.machine.place}", "", *_about(sheet.machine)]
+        out += ["", f"## {sheet.machine.place}", "", _about(sheet.machine), "", *(f"- `{command}`" for command in sheet.commands)]
         for part in dict.fromkeys(figure.part for figure in sheet.figures):
             out += ["", f"### {part}", "", *HEAD]
             out += [_row(figure) for figure in sheet.figures if figure.part == part]
@@ -122,7 +132,7 @@ def page(sheets: Sequence[Sheet]) -> list[str]:
     return out
 
 
-def _about(machine: Machine) -> list[str]:
+def _about(machine: Machine) -> str:
     sizes = sorted({round(size / 1024) for size in machine.memory_mib if size})
     said = [
         " and ".join(f"{size} GiB" for size in sizes),
@@ -134,7 +144,7 @@ def _about(machine: Machine) -> list[str]:
         machine.cpu,
         machine.date,
     ]
-    return [" · ".join(text for text in said if text), "", f"`{machine.command}`"]
+    return " · ".join(text for text in said if text)
 
 
 def _row(figure: Figure) -> str:
@@ -144,9 +154,9 @@ def _row(figure: Figure) -> str:
 
 
 def said(figure: Figure) -> str:
-    """The figure with its unit, to four digits; a dash where it was not measured."""
+    """The figure with its unit, to four digits; a dash where it was not measured, yes or no where there is no figure."""
     if figure.value is None:
-        return "–"
+        return {True: "yes", False: "no", None: "–"}[figure.holds]
     return f"{number(figure.value)} {figure.unit}".rstrip()
 
 

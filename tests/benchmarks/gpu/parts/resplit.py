@@ -57,7 +57,7 @@ def _state(room: Room, model: str) -> Generator[Figure, None, float]:
         yield Figure(**about, what="saving the state", value=round(saved - begun, 3), unit="s", note=size)
         yield Figure(**about, what="restoring it", value=round(restored - saved, 3), unit="s", note=size)
         same = (Path(folder) / "first").read_bytes() == (Path(folder) / "second").read_bytes()
-        yield Figure(**about, what="it reads back byte for byte", limit="yes", holds=same, note="" if same else "no")
+        yield Figure(**about, what="it reads back byte for byte", limit="yes", holds=same)
         one, other = (_ask(engine, (*said, reply.text, "And then?"), CONTINUED) for engine in (first, second))
         same = one.text == other.text and one.timing.evaluated_tokens == other.timing.evaluated_tokens
         note = f"{one.timing.tokens} tokens, {other.timing.evaluated_tokens} evaluated anew"
