@@ -1,7 +1,5 @@
 """Loading, trouble, dialogs, and terminals of every size."""
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +10,6 @@ from textual.widgets import Input, OptionList, Static
 from tests.app.stage import LAYOUT, ask, cuda_cards, make_app, measured, running, until
 from workbench.app.app import WorkbenchApp
 from workbench.app.outside import LayoutEntry, ModelEntry, Outside
-from workbench.app.run import OVER_SSH, set_defaults
 from workbench.app.screens.context_full import ContextFullScreen, larger_n_ctx
 from workbench.app.screens.layouts import LayoutsScreen
 from workbench.app.screens.models import ModelsScreen
@@ -92,6 +89,24 @@ async def test_layouts_are_listed_with_those_that_are_broken() -> None:
         assert isinstance(app.screen, LayoutsScreen)
         await pilot.press("down", "enter")
         await until(pilot, lambda: app.session.layout == OTHER)
+
+
+async def test_layouts_of_one_name_are_told_apart_by_their_files() -> None:
+    entries = [
+        LayoutEntry(Path("layouts/even.yaml"), LAYOUT),
+        LayoutEntry(Path("layouts/other.yaml"), OTHER),
+        LayoutEntry(Path.home() / "config" / "layouts" / "even.yaml", msgspec.structs.replace(LAYOUT, split=Split())),
+    ]
+    app = make_app(Script(tok_s=0), Outside(list_layouts=lambda: entries))
+    async with running(app) as pilot:
+        await pilot.press("f2")
+        await until(pilot, lambda: isinstance(app.screen, LayoutsScreen))
+        options = app.screen.query_one(OptionList)
+        await until(pilot, lambda: options.option_count == 3)
+        lines = [str(options.get_option_at_index(at).prompt) for at in range(3)]
+        assert "layouts/even.yaml" in lines[0]
+        assert ".yaml" not in lines[1]
+        assert "~/config/layouts/even" in lines[2]
 
 
 async def test_models_are_listed_as_they_are_found_and_loaded() -> None:
@@ -227,23 +242,3 @@ async def test_a_terminal_that_is_too_small_says_so_and_recovers() -> None:
         assert app.main.chat.region.area == 0
         await pilot.resize_terminal(120, 40)
         await until(pilot, lambda: app.main.chat.region.area > 0 and app.main.split.region.area > 0)
-
-
-async def test_a_signal_ends_the_app_in_order() -> None:
-    app = make_app(Script(tok_s=0))
-    async with running(app) as pilot:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await until(pilot, lambda: app._exit)
-    assert app.return_code in (0, None)
-
-
-def test_settings_for_a_connection_leave_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*OVER_SSH, "SSH_CONNECTION", "SSH_TTY"):
-        monkeypatch.delenv(name, raising=False)
-    set_defaults()
-    assert "TEXTUAL_FPS" not in os.environ
-    monkeypatch.setenv("SSH_CONNECTION", "a 1 b 2")
-    monkeypatch.setenv("TEXTUAL_FPS", "30")
-    set_defaults()
-    assert os.environ["TEXTUAL_FPS"] == "30"
-    assert os.environ["TEXTUAL_ANIMATIONS"] == "none"

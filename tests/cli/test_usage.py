@@ -15,6 +15,7 @@ from workbench.cli.failures import Code, CommandFailed, describe, explain
 from workbench.engines.engine import EngineError
 from workbench.store.journal import JournalError
 from workbench.store.models import ModelError
+from workbench.store.runs import RunError, RunUnwritable
 
 
 def assert_one_message(done: "subprocess.CompletedProcess[str]", code: Code, *words: str) -> None:
@@ -107,6 +108,13 @@ def test_bytes_on_stdin_that_are_no_text(folder: Path) -> None:
     assert_one_message(done, Code.WRONG, "stdin", "UTF-8")
 
 
+def test_a_data_folder_that_cannot_be_written_is_said(workbench: Workbench, folder: Path, own_home: Path) -> None:
+    (folder / "prompts.jsonl").write_text('{"prompt": "Hello"}\n')
+    (own_home / "data").write_text("in the way")
+    done = workbench("replay", "small", "--prompts", "./prompts.jsonl")
+    assert_one_message(done, Code.FAILED, str(own_home / "data"), "cannot be written", "--out", "`workbench doctor`")
+
+
 def test_a_home_that_is_not_there_is_said(folder: Path) -> None:
     done = shell(folder, "workbench run small -p a", WORKBENCH_HOME="~nobody-here/x")
     assert_one_message(done, Code.WRONG, "WORKBENCH_HOME=~nobody-here/x")
@@ -164,6 +172,8 @@ def test_an_unexpected_error_is_one_line_and_a_log(own_home: Path, capsys: pytes
         (EngineError("no"), Code.FAILED),
         (JournalError("no"), Code.FAILED),
         (ModelError("no"), Code.WRONG),
+        (RunError("no"), Code.WRONG),
+        (RunUnwritable("no"), Code.FAILED),
         (BrokenPipeError(), Code.FAILED),
     ],
 )

@@ -36,6 +36,10 @@ class RunError(Exception):
         super().__init__(visible(message))
 
 
+class RunUnwritable(RunError):
+    """The disk or its permissions refuse; nothing is wrong with what was asked."""
+
+
 class _Version(msgspec.Struct):
     """As much of any version's header as is needed to refuse it."""
 
@@ -65,7 +69,8 @@ class RunLog:
             _write_header(folder, header)
             return cls(folder, open_locked(folder / SAMPLES, os.O_CREAT, 0o644), is_torn=False)
         except OSError as error:
-            raise RunError(f"{folder} cannot be written: {error.strerror}; choose another with --out") from None
+            what = f"{folder} cannot be written: {error.strerror}"
+            raise RunUnwritable(f"{what}; choose another with --out, `workbench doctor` tells what mends it") from None
 
     @classmethod
     def reopen(cls, folder: Path) -> tuple["RunLog", Run]:
@@ -76,7 +81,8 @@ class RunLog:
         except BlockingIOError:
             raise RunError(f"{folder} is being written by another workbench; wait for it, or end it") from None
         except OSError as error:
-            raise RunError(f"{folder / SAMPLES} cannot be written: {error.strerror}; check its permissions") from None
+            what = f"{folder / SAMPLES} cannot be written: {error.strerror}"
+            raise RunUnwritable(f"{what}; check its permissions") from None
         try:
             run = read_run(folder)
         except RunError:
@@ -97,7 +103,7 @@ class RunLog:
                     sent += self._file.write(line[sent:]) or 0
             except OSError as error:
                 what = f"{self.folder / SAMPLES} cannot be written: {error.strerror}"
-                raise RunError(f"{what}; make room, then go on with `--resume {self.folder}`") from None
+                raise RunUnwritable(f"{what}; make room, then go on with `--resume {self.folder}`") from None
             self._is_torn = False
 
     def update(self, header: RunHeader) -> None:
@@ -105,7 +111,7 @@ class RunLog:
         try:
             _write_header(self.folder, header)
         except OSError as error:
-            raise RunError(f"{self.folder / HEADER} cannot be written: {error.strerror}; make room") from None
+            raise RunUnwritable(f"{self.folder / HEADER} cannot be written: {error.strerror}; make room") from None
 
     def close(self) -> None:
         """Let go of the run."""

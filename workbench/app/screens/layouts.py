@@ -1,5 +1,7 @@
 """The layout picker."""
 
+import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,15 +19,30 @@ from workbench.app.text import one_line
 from workbench.domain.layout import Layout
 
 
-def describe(entry: LayoutEntry, width: int) -> Content:
-    """Name, split, model and folder of a layout; or its path and what is wrong with it."""
+def describe(entry: LayoutEntry, width: int, where: str = "") -> Content:
+    """Name, split and model of a layout, or `where` it lies instead of the model; or what is wrong with it."""
     if entry.layout is None:
         return Content.styled(f"✗ {entry.path.name:<20} ", "$text-error") + Content.styled(entry.error, "$text-muted")
     layout = entry.layout
     name = one_line(layout.name, 22)
     model = one_line(Path(layout.model).name, max(10, width - 22 - 20 - 6))
     line = Content.styled(f"  {name:<22} ", "bold") + Content(f"{one_line(layout.label(), 18):<18} ")
-    return line + Content.styled(model, "$text-muted")
+    return line + Content.styled(one_line(where, max(10, width - 22 - 20 - 6)) if where else model, "$text-muted")
+
+
+def files_of_namesakes(entries: Sequence[LayoutEntry]) -> list[str]:
+    """For each entry its file, where another has its name; else nothing."""
+    names = Counter(entry.layout.name for entry in entries if entry.layout is not None)
+    return [
+        shorter(entry.path) if entry.layout is not None and names[entry.layout.name] > 1 else "" for entry in entries
+    ]
+
+
+def shorter(path: Path) -> str:
+    """A path with the home folder as `~`."""
+    home = os.path.expanduser("~")
+    text = str(path)
+    return f"~{text[len(home):]}" if text.startswith(f"{home}/") else text
 
 
 class LayoutsScreen(Dialog[Layout]):
@@ -60,7 +77,10 @@ class LayoutsScreen(Dialog[Layout]):
         options = self.query_one(OptionList)
         options.loading = False
         width = options.content_size.width or 70
-        options.add_options([Option(describe(entry, width)) for entry in entries])
+        wheres = files_of_namesakes(entries)
+        options.add_options(
+            [Option(describe(entry, width, where)) for entry, where in zip(entries, wheres, strict=True)]
+        )
         names = [entry.layout.name if entry.layout else "" for entry in entries]
         options.highlighted = names.index(self._name_now) if self._name_now in names else 0 if entries else None
         options.focus()
@@ -71,7 +91,7 @@ class LayoutsScreen(Dialog[Layout]):
     @on(OptionList.OptionHighlighted)
     def _about(self, event: OptionList.OptionHighlighted) -> None:
         entry = self._entries[event.option_index]
-        self.query_one("#about", Static).update(entry.error or str(entry.path))
+        self.query_one("#about", Static).update(entry.error or shorter(entry.path))
 
     @on(OptionList.OptionSelected)
     def _open(self, event: OptionList.OptionSelected) -> None:
