@@ -26,7 +26,8 @@ from textual.widgets import Markdown
 from tests.benchmarks.terminal import run_in_pty
 from workbench.app.outside import Outside
 from workbench.app.panes.markdown import Answer
-from workbench.app.run import OVER_SSH, spare_collector
+from workbench.app.abilities import SLOW_LINK
+from workbench.app.run import spare_collector
 from workbench.app.text import clean
 from workbench.domain.layout import Context
 from workbench.engines.scripted import TOKEN, Script
@@ -149,7 +150,7 @@ def run_ours(text: str) -> dict[str, Any] | None:
 
 def in_pty(which: str, tokens: int, out: Path) -> dict[str, Any]:
     """Run one side in a process with a terminal of 80 × 24, read as fast as it writes."""
-    env = {**os.environ, **(OVER_SSH if which == "ours" else {})}
+    env = {**os.environ, **(SLOW_LINK if which == "ours" else {})}
     command = [sys.executable, "-m", "tests.benchmarks.stream_ui", "--side", which, "--out", str(out)]
     run_in_pty([*command, "--tokens", str(tokens)], env)
     answer: dict[str, Any] = json.loads(out.read_text())

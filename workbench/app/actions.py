@@ -1,5 +1,8 @@
 """What the keys that work everywhere do: open a dialog, ask the session."""
 
+import os
+import signal
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from textual.app import App
 
+from workbench.app.chat_file import save_chat, suggested_name
 from workbench.app.hearing import Hearing
 from workbench.app.keymap import Keymap
 from workbench.app.messages import DraftChanged
@@ -115,7 +119,7 @@ class Actions(App[None]):
             if path is not None:
                 self.say(f"saved: {path}")
 
-        self.push_screen(SaveAsScreen(layout.name, partial(save_named, layout)), saved)
+        self.push_screen(SaveAsScreen("Save as a layout", layout.name, partial(save_named, layout)), saved)
 
     # ── A/B ───────────────────────────────────────────────────────────────────────────────
     def action_compare(self) -> None:
@@ -169,6 +173,28 @@ class Actions(App[None]):
             self.say("there is no forecast to compare this load with; one is made while a split is edited")
 
     # ── the conversation ──────────────────────────────────────────────────────────────────
+    def action_save_chat(self) -> None:
+        """Save the chat to a file."""
+        conversation = self.session.conversation
+        if not conversation.turns:
+            self.say("nothing was said yet that could be saved")
+            return
+
+        def saved(path: Path | None) -> None:
+            if path is not None:
+                self.say(f"saved: {path}")
+
+        title = f"Chat with {self.session.loaded.model.name}" if self.session.loaded else "Chat"
+        save = partial(save_chat, conversation, title)
+        self.push_screen(SaveAsScreen("Save the chat: .md or .jsonl", suggested_name(datetime.now()), save), saved)
+
+    def action_suspend_process(self) -> None:
+        """Back to the shell for a while, with all that was started along with this."""
+        if self._driver is not None and self._driver.can_suspend:
+            os.killpg(os.getpgrp(), signal.SIGTSTP)
+        else:
+            self.say("there is no shell here to go back to")
+
     def action_new_chat(self) -> None:
         """Clear the conversation, at the second press."""
         turns = len(self.session.conversation.turns)

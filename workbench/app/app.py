@@ -9,6 +9,7 @@ import msgspec
 from rich.console import RenderableType
 from textual import on, work
 from textual.app import SystemCommand
+from textual.events import Resize
 from textual.screen import Screen
 
 from workbench.app.abilities import ascii_only, encoding
@@ -32,6 +33,7 @@ from workbench.app.messages import (
 )
 from workbench.app.outside import Meters, Outside
 from workbench.app.palette import commands
+from workbench.app.panes.small import is_too_small
 from workbench.app.plain import Plain
 from workbench.app.screens.context import ContextScreen
 from workbench.app.screens.context_full import ContextFullScreen, WayOn, take
@@ -189,6 +191,10 @@ class WorkbenchApp(Actions, inherit_bindings=False):
         if not self._over and isinstance(self.screen_stack[0], MainScreen) and self.main.is_mounted:
             self._keep(**self.main.state)
         super().exit(*args, **kwargs)
+
+    def on_resize(self, event: Resize) -> None:
+        """Below the smallest size there is one sentence, whatever was open."""
+        self.set_class(is_too_small(event.size), "-too-small")
 
     def on_unmount(self) -> None:
         """End a run that is on, the meters and the forecasts; whoever made the session closes it."""

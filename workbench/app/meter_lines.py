@@ -27,6 +27,8 @@ def host_line(host: HostSample, width: int) -> Content:
         pieces.append(f"model {host.cached * 100:.0f}% cached")
     if host.disk_read_mib_s is not None:
         pieces.append(f"disk {host.disk_read_mib_s:.0f} MiB/s")
+    while len(pieces) > 1 and len(" · ".join(pieces)) > width - 5:
+        pieces.pop()
     return Content.styled("host ", "bold") + Content(one_line(" · ".join(pieces), width - 5))
 
 

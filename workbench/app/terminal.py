@@ -97,6 +97,11 @@ class Terminal(LinuxDriver):
             self._outlet.finish()
 
     @property
+    def can_suspend(self) -> bool:
+        """Whether a shell of this session would bring the process back."""
+        return os.getsid(os.getppid()) == os.getsid(0) != os.getpid()
+
+    @property
     def behind(self) -> bool:
         """Whether the terminal has not taken the last pictures yet; the app draws anew once it has."""
         return self._outlet is not None and self._outlet.behind

@@ -1,5 +1,6 @@
 """The lines that frame the screen: header, footer, and the tabs of a narrow one."""
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
@@ -7,6 +8,16 @@ from textual.widgets import Static
 from workbench.app.card_rows import LEGEND
 from workbench.app.keymap import Where, keymap_of, shown
 from workbench.app.text import one_line
+
+_LEAST_NAME = 10
+"""So many cells of a model's name are left before what follows it is cut."""
+
+
+def shortened(text: str, width: int) -> str:
+    """`MODEL QUANT · layer 3:1 · ctx 8192` in so many cells: the model's name is cut first."""
+    first, dot, rest = text.partition(" · ")
+    room = width - cell_len(dot + rest)
+    return one_line(first, room) + dot + rest if room >= _LEAST_NAME else one_line(text, width)
 
 
 class Header(Static):
@@ -22,15 +33,15 @@ class Header(Static):
         name = "workbench  "
         if self.warning:
             said = f"✗ {self.warning}"
-            left = one_line(self.left, max(10, width - len(name) - len(said) - 2))
-            gap = " " * max(1, width - len(name) - len(left) - len(said))
+            left = shortened(self.left, max(10, width - len(name) - cell_len(said) - 2))
+            gap = " " * max(1, width - len(name) - cell_len(left) - cell_len(said))
             return (
                 Content.styled(name, "bold $text-primary") + Content(left + gap)
                 + Content.styled(said, "bold $text-warning")
             )  # fmt: skip
-        left = one_line(self.left, max(10, width - len(name)))
-        right = self.right if len(name) + len(left) + len(self.right) + 2 <= width else ""
-        gap = " " * max(1, width - len(name) - len(left) - len(right))
+        left = shortened(self.left, max(10, width - len(name)))
+        right = self.right if len(name) + cell_len(left) + cell_len(self.right) + 2 <= width else ""
+        gap = " " * max(1, width - len(name) - cell_len(left) - cell_len(right))
         return Content.styled(name, "bold $text-primary") + Content(left + gap) + Content.styled(right, "$text-muted")
 
 

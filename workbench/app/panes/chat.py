@@ -12,6 +12,7 @@ from workbench.app.messages import EditAsked, NoticeShown
 from workbench.app.panes.prompt import Prompt
 from workbench.app.panes.turn import TurnView
 from workbench.domain.conversation import Conversation, Turn
+from workbench.store.writing import write_atomically
 
 LIVE_TURNS = 4
 """So many turns at the end are live Markdown; older ones are drawn as one piece."""
@@ -75,10 +76,10 @@ class ChatLog(VerticalScroll):
         if self.selected is None:
             return
         number = 1
-        while (path := Path(f"reply-{number}.md")).exists():
-            number += 1
         try:
-            path.write_text(self.selected.reply + "\n", encoding="utf-8")
+            while (path := Path(f"reply-{number}.md")).exists():
+                number += 1
+            write_atomically(path, f"{self.selected.reply}\n".encode(), overwrite=False)
         except OSError as error:
             self.post_message(NoticeShown(f"cannot write {path}: {error.strerror}"))
         else:

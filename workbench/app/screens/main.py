@@ -5,7 +5,6 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Static
 
 from workbench.app.keymap import Where, bindings
 from workbench.app.messages import EditAsked, ScreenReady
@@ -13,12 +12,12 @@ from workbench.app.panes.bars import FootKeys, Header, Tabs
 from workbench.app.panes.cards import CardsPane
 from workbench.app.panes.change import ChangePane
 from workbench.app.panes.chat import ChatLog, ChatPane
+from workbench.app.panes.small import TooSmall
 from workbench.app.panes.split import SplitPane
 from workbench.app.panes.status import Status
 from workbench.store.screen_state import ScreenState
 
 WIDE = 100
-SMALLEST = (60, 20)
 PANES = ("prompt", "chat", "cards", "split", "change")
 
 
@@ -45,11 +44,7 @@ class MainScreen(Screen[None]):
             yield ChangePane()
         yield Status()
         yield FootKeys(id="foot", markup=False)
-        yield Static(
-            f"The terminal is too small: {SMALLEST[0]} columns and {SMALLEST[1]} lines are the least.",
-            id="too-small",
-            markup=False,
-        )
+        yield TooSmall()
 
     # ── parts ─────────────────────────────────────────────────────────────────────────────
     @property
@@ -176,8 +171,6 @@ class MainScreen(Screen[None]):
         self.call_after_refresh(self.post_message, ScreenReady())
 
     def on_resize(self, event: events.Resize) -> None:
-        """Below the smallest size there is one sentence."""
-        small = event.size.width < SMALLEST[0] or event.size.height < SMALLEST[1]
-        self.set_class(small, "-too-small")
+        """The split's rows scroll where there is little room."""
         rows = int(event.size.height * 0.42) - 6
         self.query_one("#split-scroll").styles.max_height = max(3, rows)

@@ -15,6 +15,7 @@ from textual.widgets import Digits, Static
 from workbench.app import ab_draw
 from workbench.app.keymap import Where, bindings, keymap_of, shown
 from workbench.app.panes.bars import Header
+from workbench.app.panes.small import TooSmall
 from workbench.app.panes.views import WIDE, Views
 from workbench.app.screens.help import HelpScreen
 from workbench.domain.comparison import METRICS, Metric
@@ -80,6 +81,7 @@ class ResultScreen(Screen[Left]):
         yield Views()
         yield Static(id="stage", markup=False)
         yield Foot("result")
+        yield TooSmall()
 
     @property
     def running(self) -> bool:
