@@ -40,7 +40,7 @@ def there(part: str) -> bool:
 def run(part: str, room: Room, limit_s: float, package: str = PARTS_PACKAGE, grace_s: float = GRACE_S) -> None:
     """Measure a part; its figures are in `room.out` then, the last of them saying how it ended."""
     figures, begun = room.out / table.FIGURES, time.monotonic()
-    with TemporaryDirectory() as home, (room.out / f"{part}.log").open("ab") as log:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as home, (room.out / f"{part}.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.benchmarks.gpu.running", f"{package}.{part}", str(figures)],
             stdin=subprocess.PIPE,

@@ -121,7 +121,8 @@ def page(sheets: Sequence[Sheet]) -> list[str]:
     """The lines of the page in Markdown."""
     out = ["# On real cards"]
     for sheet in sheets:
-        out += ["", f"## {sheet.machine.place}", "", _about(sheet.machine), "", *(f"- `{command}`" for command in sheet.commands)]
+        out += ["", f"## {sheet.machine.place}", "", _about(sheet.machine), ""]
+        out += [f"- `{command}`" for command in sheet.commands]
         for part in dict.fromkeys(figure.part for figure in sheet.figures):
             out += ["", f"### {part}", "", *HEAD]
             out += [_row(figure) for figure in sheet.figures if figure.part == part]
@@ -154,7 +155,7 @@ def _row(figure: Figure) -> str:
 
 
 def said(figure: Figure) -> str:
-    """The figure with its unit, to four digits; a dash where it was not measured, yes or no where there is no figure."""
+    """The figure with its unit, or yes or no; a dash where it was not measured."""
     if figure.value is None:
         return {True: "yes", False: "no", None: "–"}[figure.holds]
     return f"{number(figure.value)} {figure.unit}".rstrip()
