@@ -88,6 +88,22 @@ def test_buffers_and_refusals_are_read_with_their_sizes() -> None:
     assert log.refusal is None
 
 
+def test_memory_that_ends_in_a_reply_is_read_with_its_card() -> None:
+    log = LoadLog()
+    for line in (
+        "CUDA error: out of memory",
+        "current device: 1, in function alloc at ggml-cuda.cu:452",
+        "cuMemCreate(&handle, reserve_size, &prop, 0)",
+    ):
+        log.read(4, line)
+    assert log.refusal is not None
+    assert (log.refusal.buffer, log.refusal.mib) == ("CUDA1", None)
+    other = LoadLog()
+    other.read(4, "CUDA error: an illegal memory access was encountered")
+    other.read(4, "current device: 1, in function ggml_backend_cuda_synchronize at ggml-cuda.cu:3067")
+    assert other.refusal is None
+
+
 WORDS = st.sampled_from(
     ["load_tensors: ", "layer", " 7 ", "assigned to device ", "RPC0[a:1]", ",", "KV buffer size = ", "1.5 MiB", "x",
      "model buffer size =", "failed to allocate ", " buffer of size ", "12", "allocating 1 MiB on device 0", "\n",

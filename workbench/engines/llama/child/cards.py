@@ -27,10 +27,10 @@ class CardFailedToStart(Exception):
 
 
 class Refused(NamedTuple):
-    """A buffer that did not fit: its card, the MiB wanted and the MiB that were free."""
+    """A buffer that did not fit: its card, the MiB wanted and the MiB that were free, where known."""
 
     card: str
-    wanted_mib: float
+    wanted_mib: float | None
     free_mib: float | None
 
 

@@ -18,14 +18,16 @@ _REFUSED = (
     re.compile(r"failed to allocate (\S+) buffer of size ([0-9]{1,18})"),
     re.compile(rf"allocating {_SIZE} MiB on device ([0-9]{{1,4}})"),
 )
+_OUT_OF_MEMORY = re.compile(r"CUDA error: .*(?:out of memory|alloc)")
+_ON_DEVICE = re.compile(r"current device: ([0-9]{1,4}),")
 _FLASH = re.compile(r"flash_attn\s+= (\w+)|Flash Attention (enabled|disabled)|Flash Attention was auto, set to (\w+)")
 _PREFIX = re.compile(r"^[a-zA-Z_:~]+: ")
 
 
 class Refusal:
-    """A buffer that a device would not give: its name as logged, and MiB."""
+    """A buffer that a device would not give: its name as logged, and MiB, None where that is not logged."""
 
-    def __init__(self, buffer: str, mib: float) -> None:
+    def __init__(self, buffer: str, mib: float | None) -> None:
         self.buffer = buffer
         self.mib = mib
 
@@ -54,6 +56,7 @@ class LoadLog:
         self.cache_mib = 0.0
         self.errors: list[str] = []
         self.refusal: Refusal | None = None
+        self._out_of_memory = False
         self.flash_attn = False
         self.kv_done_ns = 0
 
@@ -71,6 +74,10 @@ class LoadLog:
             self.refusal = self.refusal or Refusal(match[1], int(match[2]) / MIB)
         elif match := _REFUSED[1].search(line):
             self.refusal = self.refusal or Refusal(f"CUDA{match[2]}", float(match[1]))
+        elif _OUT_OF_MEMORY.search(line):
+            self._out_of_memory = True  # the next line names the device
+        elif self._out_of_memory and (match := _ON_DEVICE.search(line)):
+            self.refusal = self.refusal or Refusal(f"CUDA{match[1]}", None)
         if level == ERROR_LEVEL:
             self.errors.append(line)
 

@@ -237,6 +237,7 @@ class Model:
         self.context = made
         self._warm_up()
         self._check_room()
+        self._doing, self._log.refusal = "reply", None  # a refusal that llama.cpp found a way around
         cards, host = read_log(self._log, self._cards)
         places: tuple[str, ...] = ()
         if self._meter:

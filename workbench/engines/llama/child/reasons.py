@@ -60,9 +60,15 @@ def explain(lines: list[str]) -> Reason | None:
 
 
 def no_room(card: str, what: str) -> Reason:
-    """A card that refused a buffer for `what`: weights, or context."""
+    """A card that refused a buffer for `what`: weights, context, or a reply."""
     if what == "weights":
         return Reason(f"{card} has no room for its weights; give it fewer layers, or use a larger card", "split")
+    if what == "reply":
+        return Reason(
+            f"{card} ran out of memory in use: something else may have taken it; a smaller n_ubatch or fewer layers"
+            " there take less",
+            "split",
+        )
     return Reason(
         f"{card} has no room for the context; a smaller n_ctx, a q8_0 cache or fewer layers there take less",
         "context.n_ctx",
