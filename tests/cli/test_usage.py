@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -138,7 +139,7 @@ def test_check_of_a_sound_document(workbench: Workbench) -> None:
 
 
 def test_version(workbench: Workbench) -> None:
-    assert workbench("--version").stdout == f"workbench {__version__}\n"
+    assert workbench("--version").stdout == f"workbench {__version__}\nllama-cpp-python {version('llama-cpp-python')}\n"
 
 
 def test_help_names_both_usages(workbench: Workbench) -> None:

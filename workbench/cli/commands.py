@@ -1,15 +1,19 @@
 """What can be said on the command line."""
 
+import contextlib
 import math
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from workbench import __version__
+from workbench.cli.completing import SHELLS, layouts, script
 from workbench.cli.failures import Code, CommandFailed, explain
 from workbench.cli.measuring import ab, replay, runs
 from workbench.cli.serving import export, import_, models
@@ -32,14 +36,30 @@ class Number(click.FloatRange):
         return number
 
 
+def print_version(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
+    """The versions, a line each; the engine is not loaded for it."""
+    if not asked or ctx.resilient_parsing:
+        return
+    click.echo(f"workbench {__version__}")
+    with contextlib.suppress(PackageNotFoundError):
+        click.echo(f"llama-cpp-python {version('llama-cpp-python')}")
+    ctx.exit()
+
+
 class Commands(click.Group):
     """A group whose unnamed command opens the screen."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `open` before anything that is neither a command nor one of the group's own options."""
-        if not args or (args[0] not in self.commands and args[0] not in ("--help", "--version")):
+        completes_the_first = ctx.resilient_parsing and not args
+        named = args and (args[0] in self.commands or args[0] in ("--help", "--version"))
+        if not named and not completes_the_first:
             args = ["open", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands, options, and what can be opened."""
+        return [*super().shell_complete(ctx, incomplete), *layouts(ctx, None, incomplete)]
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Both usages."""
@@ -47,7 +67,8 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"max_content_width": 100})
-@click.version_option(__version__, prog_name="workbench", message="%(prog)s %(version)s")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=print_version,
+              help="Show the versions of workbench and of its engine, and exit.")
 def commands() -> None:
     """Chat with a model while moving its layers between cards.
 
@@ -55,13 +76,38 @@ def commands() -> None:
     folder of models to choose from; without arguments on the last session. --resume brings
     back the last conversation.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage or document, 130 cancelled; ended by another
-    signal, 128 and its number.
+    \b
+    Examples:
+      workbench demo
+      workbench ~/models
+      workbench ~/models/llama-3.3-70b-instruct-q4_k_m.gguf
+      workbench two-cards-3-1 --resume
+      workbench run --help
+
+    \b
+    Files, in the configuration folder (`workbench doctor` names it):
+      config.yaml   where models lie, what running costs
+      keymap.yaml   other keys for the screen
+      layouts/      layouts, after those in ./layouts
+      prompts/      prompt sets, after those in ./prompts
+
+    \b
+    Environment:
+      WORKBENCH_HOME    one folder for all of workbench's files
+      WORKBENCH_ASCII   1 draws with ASCII, 0 never does
+      WORKBENCH_SLOW    1 draws less often, as over SSH, 0 never does
+      WORKBENCH_MOUSE   0 leaves the mouse to the terminal
+      NO_COLOR          set, there are no colours
+
+    \b
+    Exit codes:
+      0 done   1 failed   2 wrong usage or document   130 cancelled
+      128 and its number where another signal ended it
     """
 
 
 @commands.command("open", hidden=True)
-@click.argument("target", required=False, metavar=TARGET)
+@click.argument("target", required=False, metavar=TARGET, shell_complete=layouts)
 @click.option("--resume", is_flag=True, help="Bring back the last conversation.")
 def open_screen(target: str | None, resume: bool) -> None:
     """Open the screen."""
@@ -85,6 +131,11 @@ def demo() -> None:
 
     Opens the screen; without a terminal, a demonstration that prints: a prompt, a re-split
     from 1:1 to 3:1, a second prompt, and what that did to speed and memory.
+
+    \b
+    Examples:
+      workbench demo
+      workbench demo | cat
     """
     if has_terminal():
         from workbench.app.run import run_app
@@ -97,7 +148,7 @@ def demo() -> None:
 
 
 @commands.command()
-@click.argument("layout")
+@click.argument("layout", shell_complete=layouts)
 @click.argument("stdin", required=False, metavar="[-]", type=click.Choice(["-"]))
 @click.option("-p", "--prompt", metavar="TEXT", help="The prompt.")
 @click.option("-f", "--file", metavar="FILE", type=click.Path(path_type=Path), help="Read the prompt from a file.")
@@ -121,6 +172,12 @@ def run(
 
     The prompt is TEXT, a FILE, or with `-` what comes on stdin. The reply goes to stdout as
     it is made, figures go to stderr.
+
+    \b
+    Examples:
+      workbench run demo-3-1 -p "Write three sentences on rivers." --max-tokens 48
+      workbench run layouts/demo-single.yaml -f question.txt > answer.txt
+      git diff | workbench run demo-single - --json
     """
     from workbench.cli.run import read_prompt, run_prompt
     from workbench.domain.conversation import Sampling
@@ -135,7 +192,7 @@ def run(
 
 
 @commands.command()
-@click.argument("layout")
+@click.argument("layout", shell_complete=layouts)
 @click.option("--tensor-split", metavar="3,1", help="Other proportions, or auto.")
 @click.option("--split-mode", type=click.Choice(["none", "layer", "tensor", "row"]), help="Another mode.")
 @click.option("--n-ctx", metavar="N", type=click.IntRange(min=0), help="Another context size.")
@@ -147,6 +204,12 @@ def forecast(
 
     Weights, KV and compute by card against what is free, whether it fits, and the largest
     context that would.
+
+    \b
+    Examples:
+      workbench forecast demo-even
+      workbench forecast demo-even --tensor-split 3,1 --n-ctx 8192
+      workbench forecast two-cards-3-1 --split-mode tensor --json
     """
     from workbench.cli.forecast import print_forecast
 
@@ -162,6 +225,12 @@ def cards(as_json: bool, watch: float | None, topology: bool) -> None:
 
     Each has llama.cpp's name, nvidia-smi's number, its PCI bus id and its UUID. --watch tells
     until Ctrl-C what they do and whose memory it is; a figure that nobody knows is null, or –.
+
+    \b
+    Examples:
+      workbench cards
+      workbench cards --watch 1 --json >> cards.jsonl
+      workbench cards --topology
     """
     from workbench.cli.cards import print_cards, print_topology, watch_cards
 
@@ -178,7 +247,14 @@ def cards(as_json: bool, watch: float | None, topology: bool) -> None:
 @commands.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 def check(files: Sequence[str]) -> None:
-    """Check layouts and prompt sets; one line for each error."""
+    """Check layouts and prompt sets; one line for each error.
+
+    Each names file, line and key, and what would be right.
+
+    \b
+    Examples:
+      workbench check layouts/*.yaml prompts/*
+    """
     from workbench.domain.text import visible
     from workbench.store.documents import check_document
 
@@ -197,14 +273,35 @@ def check(files: Sequence[str]) -> None:
 @commands.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(as_json: bool) -> None:
-    """Look over engine, driver, cards, folders and terminal, and tell what mends what is broken.
+    """Tell what is broken, and what mends it.
 
-    Nothing secret is in it, so that it can stand in a bug report. Exits with 1 where something
-    is broken.
+    Looks over engine, driver, cards, folders, documents and terminal. Nothing secret is in it,
+    so that it can stand in a bug report. Exits with 1 where something is broken.
+
+    \b
+    Examples:
+      workbench doctor
+      workbench doctor --json > doctor.json
     """
     from workbench.cli.doctor import print_doctor
 
     print_doctor(as_json=as_json)
+
+
+@commands.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete workbench.
+
+    It completes commands, options, layouts, prompt sets and runs.
+
+    \b
+    Examples:
+      workbench completion bash >> ~/.bashrc
+      workbench completion zsh >> ~/.zshrc
+      workbench completion fish > ~/.config/fish/completions/workbench.fish
+    """
+    click.echo(script(commands, shell))
 
 
 for command in (ab, replay, runs, export, import_, models):

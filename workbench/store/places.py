@@ -141,7 +141,8 @@ def find_prompt_set(name_or_path: str, at: Places | None = None) -> Path:
     return _find(name_or_path, "prompt set", (at or places()).prompts, lambda: list_prompt_sets(at))
 
 
-def _documents(folders: tuple[Path, ...], ends: tuple[str, ...]) -> list[Path]:
+def documents(folders: tuple[Path, ...], ends: tuple[str, ...] = (*_YAML, ".jsonl")) -> list[Path]:
+    """The files of documents in these folders, unread; folders that cannot be read have none."""
     found = []
     for folder in folders:
         try:
@@ -156,7 +157,7 @@ def _read_all(
     folders: tuple[Path, ...], ends: tuple[str, ...], read: Callable[[Path], _Document]
 ) -> list[tuple[Path, _Document | DocumentError]]:
     out: list[tuple[Path, _Document | DocumentError]] = []
-    for path in _documents(folders, ends):
+    for path in documents(folders, ends):
         try:
             out.append((path, read(path)))
         except DocumentError as error:
