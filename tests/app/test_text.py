@@ -3,7 +3,8 @@
 import pytest
 from rich.cells import cell_len
 
-from workbench.app.text import clean, one_line, parts, sparkline
+from workbench.app.text import one_line, parts, sparkline
+from workbench.domain.text import clean
 
 
 def test_control_characters_go_and_lines_stay() -> None:

@@ -28,9 +28,9 @@ from workbench.app.outside import Outside
 from workbench.app.panes.markdown import Answer
 from workbench.app.abilities import SLOW_LINK
 from workbench.app.run import spare_collector
-from workbench.app.text import clean
 from workbench.domain.layout import Context
 from workbench.engines.scripted import TOKEN, Script
+from workbench.domain.text import clean
 
 TOK_S = 400.0
 TOKENS = 4000

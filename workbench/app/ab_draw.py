@@ -8,13 +8,14 @@ import msgspec
 from rich.cells import cell_len
 from textual.content import Content
 
-from workbench.app.text import clean, one_line
+from workbench.app.text import one_line
 from workbench.domain import wording
 from workbench.domain.comparison import METRICS, Metric, compare, speed
 from workbench.domain.duration import block_s, roughly
 from workbench.domain.outcome import Outcome, first_difference
 from workbench.domain.run import Run
 from workbench.domain.samples import Sample
+from workbench.domain.text import clean
 from workbench.store.exporters import how_measured
 
 MOST_ADDED = 8

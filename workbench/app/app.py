@@ -14,6 +14,7 @@ from textual.screen import Screen
 
 from workbench.app.abilities import ascii_only, encoding
 from workbench.app.actions import Actions
+from workbench.app.guard import Guard
 from workbench.app.hearing import Hearing
 from workbench.app.inbox import Inbox
 from workbench.app.keymap import Keymap, bindings
@@ -77,6 +78,7 @@ class WorkbenchApp(Actions, inherit_bindings=False):
         troubles: Sequence[str] = (),
     ) -> None:
         super().__init__()
+        self._filters.insert(0, Guard())
         self.keymap_in_use = keymap or Keymap()
         self.set_keymap(self.keymap_in_use.own)
         for theme in THEMES:

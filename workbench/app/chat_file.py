@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from workbench.app.panes.turn import figures
-from workbench.app.text import clean
 from workbench.domain.conversation import Conversation
+from workbench.domain.text import clean
 from workbench.store.documents import DocumentError
 from workbench.store.writing import write_atomically
 

@@ -15,7 +15,7 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from workbench.app.abilities import encoding
 from workbench.app.outlet import Outlet
-from workbench.app.text import clean
+from workbench.domain.text import clean
 
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """What ends the app; its exit code is then 128 and the signal's number."""

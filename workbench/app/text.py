@@ -1,24 +1,20 @@
-"""Model text as data: what may reach the terminal, and which of it is thinking."""
+"""Text in the cells of the screen, and which of a reply is thinking."""
 
 import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+from workbench.domain.text import flat
+
 _TAG = re.compile(r"<(/?)think(?:ing)?>\n*")
 _TAGS = ("<think>", "</think>", "<thinking>", "</thinking>")
 
 
-def clean(text: str) -> str:
-    """The text without control and direction-override characters; newlines and tabs stay."""
-    return _CONTROL.sub("", text)
-
-
 def one_line(text: str, width: int) -> str:
     """The start of a text on one line of at most `width` cells."""
-    flat = " ".join(clean(text).split())
-    return flat if cell_len(flat) <= width else set_cell_size(flat, width - 1).rstrip() + "…"
+    text = flat(text)
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def parts(reply: str, *, finished: bool) -> list[tuple[bool, str]]:

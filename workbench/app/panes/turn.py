@@ -9,8 +9,9 @@ from textual.widgets import Static
 from workbench.app.keymap import keymap_of
 from workbench.app.panes.markdown import Answer, StillMarkdown
 from workbench.app.panes.steady import Steady
-from workbench.app.text import clean, parts
+from workbench.app.text import parts
 from workbench.domain.conversation import StopReason, Turn
+from workbench.domain.text import clean
 
 ENDINGS: dict[StopReason, str] = {
     "stop": "",

@@ -13,13 +13,14 @@ from textual.message import Message
 from workbench.app import ab_draw
 from workbench.app.ab_bench import Bench
 from workbench.app.screens.run_detail import ResultScreen
-from workbench.app.text import clean, one_line
+from workbench.app.text import one_line
 from workbench.domain.duration import in_words
 from workbench.domain.layout import Layout
 from workbench.domain.outcome import Outcome
 from workbench.domain.prompts import PromptSet
 from workbench.domain.run import Run
 from workbench.domain.samples import Method
+from workbench.domain.text import clean
 from workbench.lab.ab import Experiment, Listener, PromptDoesNotFit
 from workbench.lab.progress import (
     BlockDone,

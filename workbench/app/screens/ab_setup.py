@@ -16,12 +16,13 @@ from workbench.app.keymap import Where, bindings, keymap_of
 from workbench.app.outside import LayoutEntry
 from workbench.app.screens.ab_run import Plan
 from workbench.app.screens.dialog import Dialog
-from workbench.app.text import clean, one_line
+from workbench.app.text import one_line
 from workbench.domain.duration import expected_s, loads_and_passes, roughly
 from workbench.domain.layout import Layout
 from workbench.domain.prompts import PromptSet
 from workbench.domain.run import RunHeader
 from workbench.domain.samples import DEFAULT_BLOCKS, Method, fixed_sampling
+from workbench.domain.text import clean
 from workbench.domain.timing import Probe
 from workbench.lab.ab import PromptDoesNotFit, check_lengths
 from workbench.store.documents import DocumentError

@@ -12,9 +12,10 @@ from textual.widgets.option_list import Option
 
 from workbench.app.outside import ModelEntry
 from workbench.app.screens.dialog import Dialog
-from workbench.app.text import clean, one_line
+from workbench.app.text import one_line
 from workbench.domain.card import format_mib
 from workbench.domain.layout import Layout
+from workbench.domain.text import clean
 from workbench.engines.engine import ModelInfo
 
 

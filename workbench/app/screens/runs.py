@@ -18,11 +18,12 @@ from workbench.app import ab_draw
 from workbench.app.keymap import Where, bindings, keymap_of
 from workbench.app.screens.dialog import Dialog
 from workbench.app.screens.run_detail import write_report
-from workbench.app.text import clean, one_line
+from workbench.app.text import one_line
 from workbench.domain import wording
 from workbench.domain.machines import Join, join
 from workbench.domain.outcome import Outcome
 from workbench.domain.run import Run, RunHeader
+from workbench.domain.text import clean
 from workbench.lab.ab import judge
 from workbench.store.runs import RunError, read_run
 
