@@ -119,6 +119,19 @@ def test_a_worker_that_is_killed_in_a_load_is_said_and_what_served_serves_on(tol
     assert done(told.session.send("hello")).reply == "abcdefghabcd"
 
 
+def test_a_prompt_that_was_cancelled_and_does_not_stop_is_given_back_and_not_asked_again(
+    told: Told, reciter: Path
+) -> None:
+    loaded = told.load(layout(reciter, layers=(4, 4)))
+    os.kill(loaded.pid, signal.SIGSTOP)
+    turn = told.session.send("hello")
+    wait_until(lambda: told.session._acting._engine is not None)
+    told.session.cancel()
+    assert done(turn).reply == ""
+    assert told.of(events.PromptReturned)[-1].prompt == "hello"
+    assert done(told.session.send("hello")).reply == "abcdefghabcd"
+
+
 def test_an_engine_that_a_probe_brings_down_does_not_come_and_go_for_ever(told: Told) -> None:
     done(told.session.load(layout(layers=(16, 15))))
     wait_until(lambda: told.session._acting is not None)

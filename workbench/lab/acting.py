@@ -12,15 +12,16 @@ AGAIN_S = 0.02
 
 
 class Acting:
-    """Knows which engine acts; `cancel` comes from any thread."""
+    """Knows which engine acts; `cancel` comes from any thread. `cancelled` says whether it was of the last call."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._over = False
+        self.cancelled = False
 
     def call(self, engine: Engine, call: Callable[[], T]) -> T:
         """What the engine's call returns. Raises EngineError once this has ended."""
-        self._engine = engine
+        self._engine, self.cancelled = engine, False
         try:
             if self._over:
                 raise EngineError("the engine is being closed")
@@ -32,6 +33,7 @@ class Acting:
         """Stop the call that runs, if one does; whether one did."""
         engine = self._engine
         if engine is not None:
+            self.cancelled = True
             engine.cancel()
         return engine is not None
 

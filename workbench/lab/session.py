@@ -336,8 +336,8 @@ class Session:
         self._voice.note(notes.TurnBegun(index, prompt))
         try:
             turn = self._answer(self._serving, prompt, sampling, images)
-            if turn.stop_reason == "died" and not turn.reply and self._serving is not None:
-                # Nothing was said yet, so nothing is lost by asking once more.
+            lost = turn.stop_reason == "died" and not turn.reply and not self._acting.cancelled
+            if lost and self._serving is not None:  # nothing was said yet: nothing is lost by asking once more
                 turn = self._answer(self._serving, prompt, sampling, images)
         except PromptTooLong as error:
             self._give_back(prompt, None)
