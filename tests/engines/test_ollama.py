@@ -101,7 +101,7 @@ def test_the_probe(it: OllamaEngine) -> None:
     assert probe is not None
     assert probe.decode_tok_s > 0
     assert probe.prefill_tok_s
-    assert probe.tokens == 48
+    assert 0 < probe.tokens <= 48  # a real model may end it
     assert 40 < probe.depth < 200
 
 

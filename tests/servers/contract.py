@@ -153,8 +153,9 @@ class Handler(BaseHTTPRequestHandler):
             self._wait(0.05)
         if trouble != "pings":
             self._wait(behaviour.first_s)
+        goes_wrong_at = 0 if trouble in ("error at once", "nothing at all") else 3
         for number, line in enumerate(lines):
-            if number == 3 and not self._after_three(trouble):
+            if number == goes_wrong_at and not self._goes_on(trouble):
                 return
             if trouble == "byte by byte":
                 for byte in line:
@@ -167,8 +168,8 @@ class Handler(BaseHTTPRequestHandler):
             self._wait(behaviour.each_s)
         self._chunk(b"")
 
-    def _after_three(self, trouble: str) -> bool:
-        """What goes wrong in the middle; whether the reply goes on."""
+    def _goes_on(self, trouble: str) -> bool:
+        """What goes wrong in a reply, most of it after three lines; whether it goes on."""
         match trouble:
             case "silent":
                 self._wait(LONGEST_WAIT_S)
@@ -182,10 +183,10 @@ class Handler(BaseHTTPRequestHandler):
                 self._chunk(b'{"message": {"content": "ha' if self.dialect.chat_path == "/api/chat"
                             else b'data: {"choices": [{"delta": {"content": "ha')  # fmt: skip
                 self._chunk(b"")
-            case "error line":
+            case "error line" | "error at once":
                 self._chunk(self.dialect.error_line())
                 self._chunk(b"")
-            case "no end":
+            case "no end" | "nothing at all":
                 self._chunk(b"")
             case "no JSON":
                 self._chunk(b"this is no JSON\n\n" if self.dialect.chat_path == "/api/chat" else b"data: no JSON\n\n")

@@ -280,8 +280,9 @@ async def _read(response: httpx.Response, most: int) -> bytes:
 
 def parsed(content: bytes) -> Any:
     """The JSON of a whole answer, half a character in it as `?`. Raises ValueError, RecursionError."""
-    value = json.loads(content)
-    if b"\\u" not in content:
+    text = content.decode("utf-8-sig", "replace")
+    value = json.loads(text)
+    if "\\u" not in text:
         return value
     return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
