@@ -14,6 +14,7 @@ from workbench.app.app import WorkbenchApp
 from workbench.app.keymap import Keymap
 from workbench.app.memory import Memory
 from workbench.app.outside import DEMO_HINT, Outside
+from workbench.app.run import show
 from workbench.domain.card import Card, CardKind
 from workbench.domain.forecast import CardAccount, KindAccount
 from workbench.domain.layout import Context, Layout
@@ -171,8 +172,7 @@ def make_app(
 def main() -> None:
     script = Script(load_s=2.0, cards=("CUDA0", "CUDA1"))
     app = make_app(script, Outside(find_cards=lambda: Inventory(cards=cuda_cards(2)), hint=DEMO_HINT))
-    app.run()
-    app.session.close()
+    show(app)
 
 
 if __name__ == "__main__":

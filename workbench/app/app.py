@@ -42,6 +42,7 @@ from workbench.app.screens.main import MainScreen
 from workbench.app.screens.said import Said
 from workbench.app.terminal import Terminal
 from workbench.app.theme import THEMES, default_theme
+from workbench.app.widths import SureWidths
 from workbench.app.wording import forecast_lines
 from workbench.domain.conversation import Conversation
 from workbench.domain.duty import Duty
@@ -86,6 +87,7 @@ class WorkbenchApp(Actions, inherit_bindings=False):
         self.memory = memory or Memory()
         self._troubles = troubles
         self.theme = self._first_theme()
+        self._filters.append(SureWidths())
         if ascii_only(os.environ):
             self._filters.append(Plain(encoding(os.environ)))
         self._inbox = Inbox(self._wake)

@@ -5,12 +5,16 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workbench.app.abilities import mouse, textual_defaults
 from workbench.domain.layout import Layout
 from workbench.engines.engine import EngineError
 from workbench.lab.cards import Inventory
 from workbench.store.places import places
+
+if TYPE_CHECKING:
+    from workbench.app.app import WorkbenchApp
 
 
 def set_defaults() -> None:
@@ -40,7 +44,6 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
     from workbench.app.app import WorkbenchApp
     from workbench.app.memory import Memory
     from workbench.app.opening import decide, open_outside
-    from workbench.app.terminal import take_terminal
     from workbench.app.user_keys import own_keys
     from workbench.lab.kit import RealKit
     from workbench.lab.session import Session
@@ -59,6 +62,16 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
         memory=memory,
         troubles=[said for said in (*start.troubles, wrong_keys, memory.trouble) if said],
     )
+    try:
+        return show(app)
+    finally:
+        kit.close()
+
+
+def show(app: "WorkbenchApp") -> int:
+    """Run the app in the terminal to its end, and end its session; the exit code. Raises whatever the app fails of."""
+    from workbench.app.terminal import take_terminal
+
     take_terminal(app)
     threading.excepthook = lambda args: app.fail(args.exc_value)
     try:
@@ -66,7 +79,6 @@ def run_app(opening: Layout | Path | None = None, *, resume: bool = False, demo:
     finally:
         threading.excepthook = threading.__excepthook__
         app.session.close()
-        kit.close()
     if app.failure is not None:
         raise app.failure
     return app.return_code or 0
