@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -164,13 +163,18 @@ def test_a_modelfile_is_what_ollama_create_reads(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "run all-of-it"
 
 
-@pytest.mark.parametrize("program", ["llama-server", "llama-bench"])
-@pytest.mark.skipif(shutil.which("llama-bench") is None, reason="llama.cpp's programs are not on the path")
-def test_the_real_parser_takes_it(program: str, tmp_path: Path) -> None:
-    layout = Layout(name="any", model="m.gguf", split=Split(tensor_split=(3.0, 1.0)))
-    command = export(layout, program, "m.gguf").text.rstrip() + " --help"  # type: ignore[arg-type]
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr[-1000:]
+def test_what_llama_bench_does_not_know_is_refused() -> None:
+    layout = Layout(name="wide", model="m.gguf", context=Context(type_k="f32"))
+    assert "--cache-type-k f32" in export(layout, "llama-server", "m.gguf").text
+    with pytest.raises(CannotExport, match="knows no KV cache of f32"):
+        export(layout, "llama-bench", "m.gguf")
+
+
+def test_what_cards_say_stays_out_of_what_llama_bench_prints() -> None:
+    text = export(read_layout(ROOT / "layouts" / "demo-3-1.yaml"), "llama-bench", "m.gguf").text
+    cards = [line for line in text.splitlines() if line.startswith("ggml-rpc-server")]
+    assert len(cards) == 2
+    assert all(line.endswith(">&2 &") for line in cards)
 
 
 # ── on the command line ───────────────────────────────────────────────────────────────────

@@ -1,5 +1,6 @@
 """llama-server command lines as layouts."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,12 @@ def test_what_cannot_be_told_is_said() -> None:
     imported = import_command("llama-server -m m.gguf --rpc a:1")
     assert imported.layout.split.cards == ("rpc://a:1",)
     assert "this machine's own cards" in imported.left_out[0]
+
+
+@pytest.mark.parametrize("flag", ["--api-key sk-secret", "--api-key=sk-secret", "-hft sk-secret", "--hf-token sk-se"])
+def test_a_key_is_not_repeated(flag: str) -> None:
+    (left_out,) = import_command(f"llama-server -m m.gguf {flag}").left_out
+    assert left_out == f"{re.split('[ =]', flag)[0]} …"
 
 
 @pytest.mark.parametrize(

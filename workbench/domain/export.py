@@ -83,6 +83,8 @@ def server_flags(layout: Layout, model_path: str) -> Flags:
 
 
 def _bench(layout: Layout, model_path: str, cores: int) -> Exported:
+    if "f32" in (layout.context.type_k, layout.context.type_v):
+        raise CannotExport("llama-bench knows no KV cache of f32; write type_k and type_v: f16, or another")
     return Exported(
         _with_cards(layout, _command(layout, "llama-bench", bench_flags(layout, model_path)), cores),
         (*_notes(layout), "llama-bench has no n_ctx: it makes a context of the length of each test"),
@@ -190,7 +192,7 @@ def _card_lines(layout: Layout, cores: int) -> list[str]:
     lines = ["trap 'kill $(jobs -p)' EXIT TERM", "export OMP_WAIT_POLICY=passive"]
     for endpoint in _endpoints(layout):
         host, _, port = endpoint.partition(":")
-        lines.append(f"ggml-rpc-server --device CPU --threads {threads} --host {host} --port {port} &")
+        lines.append(f"ggml-rpc-server --device CPU --threads {threads} --host {host} --port {port} >&2 &")
     for endpoint in _endpoints(layout):
         host, _, port = endpoint.partition(":")
         lines.append(f"until (exec 3<>/dev/tcp/{host}/{port}) 2>/dev/null; do sleep 0.1; done")

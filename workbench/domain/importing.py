@@ -16,6 +16,7 @@ from workbench.domain.split import MODES, Split
 from workbench.domain.text import visible
 
 ALL_LAYERS = 999
+_SECRET = re.compile(r"--?(api-key|hf-token|hft)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
@@ -183,7 +184,7 @@ class _Reader:
         """Take the options."""
         for name, value in _pairs(words):
             flag = _BY_NAME.get(name)
-            shown = name if value is None else f"{name} {value}"
+            shown = name if value is None else f"{name} {'…' if _SECRET.fullmatch(name) else value}"
             if flag is None:
                 self.left_out.append(shown)
             elif value is None and flag.key == "context.flash_attn":
