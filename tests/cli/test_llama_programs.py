@@ -1,7 +1,8 @@
 """Exports held against llama.cpp's own programs: each is parsed, run, and answers.
 
 `WORKBENCH_TEST_LLAMA_BIN` names the folder of llama-server, llama-bench and ggml-rpc-server; what is not there is
-skipped. On a machine with two CUDA cards (or one as two, by GGML_CUDA_DEVICES=2) splits over them run too.
+skipped. On a machine with two CUDA cards (or one as two, by GGML_CUDA_DEVICES=2) splits over them run too, of the model
+that `WORKBENCH_TEST_GGUF` names. The libraries of the programs are found by LD_LIBRARY_PATH, if not beside them.
 """
 
 import json
@@ -21,6 +22,7 @@ import msgspec
 import pytest
 
 from tests.engines.serving import asks, opened, unheard
+from tests.models import write_model
 from tests.waiting import wait_until
 from workbench.domain.export import FIRST_PORT, SERVER_PORT, ExportForm, export
 from workbench.domain.layout import CacheType, Context, Layout
@@ -52,11 +54,18 @@ def need(*programs: str) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> str:
-    """The bundled model, or the one that WORKBENCH_TEST_GGUF names."""
+    """The bundled model."""
     try:
-        return os.environ.get("WORKBENCH_TEST_GGUF") or str(resolve_model("demo:smollm2"))
+        return str(resolve_model("demo:smollm2"))
     except ModelError as error:
         pytest.skip(error.message)
+
+
+@pytest.fixture(scope="module")
+def any_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The model that WORKBENCH_TEST_GGUF names, or a tiny one of random weights."""
+    given = os.environ.get("WORKBENCH_TEST_GGUF")
+    return given or str(write_model(tmp_path_factory.mktemp("model") / "tiny.gguf", seed=1))
 
 
 @pytest.fixture(scope="module")
@@ -188,23 +197,27 @@ def test_llama_bench_measures_it(layout: Layout, model: str) -> None:
     assert {row["devices"] for row in rows} == {"/".join(f"RPC{at}" for at in range(2))}
 
 
-@pytest.mark.parametrize(
-    "split",
-    [
-        Split(tensor_split=(3.0, 1.0)),
-        Split(split_mode="none", main_gpu=1),
-        Split(split_mode="tensor", tensor_split=(1.0, 1.0)),
-    ],
-    ids=lambda split: split.split_mode,
-)
-def test_on_two_gpus(split: Split, two_gpus: tuple[str, ...], model: str, tmp_path: Path) -> None:
-    layout = Layout(
-        name="two", model=model, split=msgspec.structs.replace(split, cards=two_gpus),
-        context=Context(n_ctx=2048, flash_attn=True),
-    )  # fmt: skip
-    check_bench(bench(command(layout, "llama-bench", model)), layout)
+SPLITS = [
+    Split(tensor_split=(3.0, 1.0)),
+    Split(split_mode="none", main_gpu=1),
+    Split(split_mode="tensor", tensor_split=(1.0, 1.0)),
+]
+
+
+@pytest.fixture(params=SPLITS, ids=lambda split: split.split_mode)
+def on_two_gpus(request: pytest.FixtureRequest, two_gpus: tuple[str, ...], any_model: str) -> Layout:
+    """A layout of each kind on two CUDA cards."""
+    split = msgspec.structs.replace(request.param, cards=two_gpus)
+    return Layout(name="two", model=any_model, split=split, context=Context(n_ctx=2048, flash_attn=True))
+
+
+def test_llama_bench_on_two_gpus(on_two_gpus: Layout) -> None:
+    check_bench(bench(command(on_two_gpus, "llama-bench", on_two_gpus.model)), on_two_gpus)
+
+
+def test_llama_server_on_two_gpus(on_two_gpus: Layout, tmp_path: Path) -> None:
     need("llama-server")
-    with serving(command(layout, "llama-server", model), tmp_path / "log") as engine:
+    with serving(command(on_two_gpus, "llama-server", on_two_gpus.model), tmp_path / "log") as engine:
         assert engine.chat(asks("Name a river.", max_tokens=4, temperature=0.0), unheard).timing.source == "server"
 
 
