@@ -24,13 +24,13 @@ from textual.containers import VerticalScroll
 from textual.widgets import Markdown
 
 from tests.benchmarks.terminal import run_in_pty
+from workbench.app.abilities import SLOW_LINK
 from workbench.app.outside import Outside
 from workbench.app.panes.markdown import Answer
-from workbench.app.abilities import SLOW_LINK
 from workbench.app.run import spare_collector
 from workbench.domain.layout import Context
-from workbench.engines.scripted import TOKEN, Script
 from workbench.domain.text import clean
+from workbench.engines.scripted import TOKEN, Script
 
 TOK_S = 400.0
 TOKENS = 4000
