@@ -67,7 +67,7 @@ def _check(name: str, given: object) -> Iterator[Fault]:
     where = f"keys.{name}"
     action = _BY_NAME.get(name)
     if action is None:
-        yield Fault(where, f"is no action{nearest(name, _BY_NAME) or '; F1 in the screen tells them all'}")
+        yield Fault(where, f"is no action{nearest(name, _BY_NAME) or '; `workbench keys` lists them'}")
         return
     if action.fixed:
         yield Fault(where, f"cannot have another key than {shown(action)}")

@@ -289,6 +289,23 @@ def doctor(as_json: bool) -> None:
 
 
 @commands.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+def keys(as_json: bool) -> None:
+    """List what the screen can do, and with which keys.
+
+    The names are those that keymap.yaml in the configuration folder calls the actions by.
+
+    \b
+    Examples:
+      workbench keys
+      workbench keys --json
+    """
+    from workbench.cli.keys import print_keys
+
+    print_keys(as_json=as_json)
+
+
+@commands.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print what makes a shell complete workbench.
