@@ -2,12 +2,15 @@
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
 
-EVERY_MS = 500
+EVERY_S = 0.5
 NEAR_S = 1.2
 """Samples so near in time are of the same moment as far as either samples."""
 FIGURES = {
@@ -17,10 +20,7 @@ FIGURES = {
     "temperature_c": "temperature.gpu",
 }
 """Ours by nvidia-smi's name."""
-COMMAND = (
-    "nvidia-smi", f"--query-gpu=timestamp,uuid,{','.join(FIGURES.values())}", "--format=csv,noheader,nounits",
-    "-lms", str(EVERY_MS),
-)  # fmt: skip
+COMMAND = ("nvidia-smi", f"--query-gpu=timestamp,uuid,{','.join(FIGURES.values())}", "--format=csv,noheader,nounits")
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -42,6 +42,25 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     beyond: float
     apart: float
     spread: float
+
+
+@contextmanager
+def sampling(file: Path) -> Iterator[None]:
+    """Ask nvidia-smi again and again meanwhile, and write down what it says."""
+    stop = threading.Event()
+
+    def ask() -> None:
+        with file.open("wb") as output:
+            while not stop.wait(EVERY_S):
+                subprocess.run(COMMAND, stdout=output, check=False)
+
+    thread = threading.Thread(target=ask, name="nvidia-smi")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def read_smi(text: str) -> list[Said]:

@@ -28,8 +28,8 @@ PART = "cancel"
 PREFILL, N_CTX = 16384, 17408
 REHEARSED = 3072
 """So long is the prompt on virtual cards, which take minutes for more."""
-DELAYS_S = (0.25, 0.45, 0.6, 0.8, 1.0)
-"""How long what is cancelled has run; a prefill of 16k tokens takes 1.5 s on an 8b model and one H200."""
+DELAYS_S = (0.2, 0.3, 0.45, 0.6, 0.75)
+"""How long what is cancelled has run; a prefill of 16k tokens takes 1 to 1.5 s on an 8b model and an H200."""
 LIMITS_S = {("8b", "prefill"): 0.3, ("8b", "decode"): 0.3, ("70b", "prefill"): 0.6, ("70b", "decode"): 0.3}
 SAMPLES_BACK_S = 3.0
 SAMPLES_AFTER_S = 0.6
@@ -68,7 +68,7 @@ def _figure(rows: list[dict[str, Any]], layout: Layout, model: str, what: str) -
         "detail": {"median": round(statistics.median(took), 3) if took else None, "rows": rows},
     }
     if len(took) < len(rows):
-        return Figure(holds=False, note=f"{len(rows) - len(took)} of {len(rows)} ended before the cancel", **about)
+        return Figure(holds=False, note=f"{len(rows) - len(took)} of {len(rows)} were not stopped there", **about)
     return Figure.at_most(max(took), LIMITS_S[model, what], **about)
 
 
@@ -95,6 +95,7 @@ def _cancelled(session: Session, heard: Heard, what: str, prompt: str, delay_s: 
     turn = settle(reply)
     return {
         "delay_s": delay_s,
+        "came_to": turn and turn.stop_reason,
         "stopped": turn is not None and turn.stop_reason == "cancelled" and bool(turn.reply) == (what == "decode"),
         "seconds": round(time.monotonic() - begun, 4),
     }

@@ -38,8 +38,12 @@ CASES = (
 )
 QUICK = (("weights", "beside"), ("KV", "in turn"), ("compute", "answering"))
 N_CTX, LARGE_N_CTX = 4096, 65536
-LEFT_MIB = 6.0
-"""So little is left where a reply is to run out of it: a decode goes on with that, a long prompt cannot."""
+LEFT_MIB = 24.0
+"""So little is left where a reply is to run out of it: decode goes on with that, and so does a short prompt.
+
+A prompt of 2048 tokens at once takes 33 MiB of an 8b model's card for the input of its widest
+matrix alone; in tensor mode each GPU has its part of that.
+"""
 LONG_PROMPT = SENTENCE * 30
 
 
@@ -64,17 +68,17 @@ class OnGpu:
         self._driver = driver
         self._taker = taker
         self._idle_mib = self._sample().used_mib or 0.0
-        self._cards: tuple[CardMemory, ...] = ()
 
-    def know(self, serving: tuple[CardMemory, ...], part: float) -> None:
+    def know(self, mode: SplitMode, serving: tuple[CardMemory, ...], part: float) -> None:
         """What serves there now, by cards; `part` of the model lies there."""
         self._cards, self._part = serving, part
+        self._left_mib = LEFT_MIB * (part if mode == "tensor" else 1.0)
         self._base_mib = (self._sample().used_mib or 0.0) - self._idle_mib
         self._other_mib = max(0.0, self._base_mib - sum(card.total_mib for card in serving))
 
     def before(self, kind: str, how: str, target: Layout) -> Layout:
         if kind == "compute":
-            self._taker.leave(LEFT_MIB)
+            self._taker.leave(self._left_mib)
             return target
         whole_mib = Path(target.model).stat().st_size / MIB * self._part
         kv_mib = sum(card.kv_mib for card in self._cards) * target.context.n_ctx / N_CTX
@@ -82,7 +86,7 @@ class OnGpu:
         comes_back = self._base_mib if how == "in turn" else 0.0
         if how == "context":  # the weights stay
             needed, comes_back = kv_mib / 2, sum(card.kv_mib + card.compute_mib for card in self._cards)
-        self._taker.leave(max(LEFT_MIB, needed - comes_back))
+        self._taker.leave(max(self._left_mib, needed - comes_back))
         return target
 
     def left_mib(self) -> float | None:
@@ -174,11 +178,13 @@ def _in_mode(
         if on_gpu is not None and card is not None:
             there = {each.name for each in kit.cards(base) if each.pci_bus_id == card.pci_bus_id}
             serving = tuple(memory for memory in session.loaded.cards if memory.name in there)
-            on_gpu.know(serving, len(serving) / len(session.loaded.cards))
+            on_gpu.know(mode, serving, len(serving) / len(session.loaded.cards))
             squeeze = on_gpu
         else:
             squeeze = OnVirtual(session.loaded, session)
         for kind, how in cases:
+            if room.virtual and (mode, kind) == ("tensor", "compute"):
+                continue  # a card's process that may not grow has all it needs there
             yield {"mode": mode, "kind": kind, "how": how, **_one(room, session, heard, kit, squeeze, base, kind, how)}
 
 
@@ -190,6 +196,8 @@ def _one(
     session._switches.submit(lambda: None).result(LIMIT_S)
     kit.forecasts.release()
     kit.beside = how == "beside"
+    if kind == "compute":
+        session.clear().result(LIMIT_S)
     since, turns = len(heard.events), len(session.conversation.turns)
     begun = time.monotonic()
     if kind == "compute":
@@ -228,7 +236,7 @@ def _target(room: Room, base: Layout, kind: str, how: str) -> Layout:
     if how == "context":
         context = msgspec.structs.replace(base.context, n_ctx=LARGE_N_CTX)
         return msgspec.structs.replace(base, context=context)
-    split = msgspec.structs.replace(base.split, tensor_split=room.uneven(2.0))
+    split = msgspec.structs.replace(base.split, tensor_split=room.uneven(1.0, 2.0))
     if kind == "weights":
         model = room.models.get("70b", room.models["8b"])
         return msgspec.structs.replace(base, split=split, model=str(model), name="larger")

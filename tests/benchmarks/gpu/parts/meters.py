@@ -1,11 +1,10 @@
 """What the meters cost, and whether what they say is so: by the counters read by hand, and by nvidia-smi."""
 
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -156,14 +155,13 @@ def _beside_smi(room: Room, bench: Bench) -> Iterator[Figure]:
     """`workbench cards --watch` and nvidia-smi write down the same seconds, in which a reply is made."""
     ours_file, theirs_file = room.out / "cards.jsonl", room.out / "nvidia-smi.csv"
     tokens = _tokens_for(bench, 2.0 if room.virtual else SMI_S)
-    workbench = [sys.executable, "-m", "workbench", "cards", "--json", "--watch", "1"]
-    with _writing(workbench, ours_file), _writing(() if room.virtual else smi.COMMAND, theirs_file):
+    with _watched(ours_file), nullcontext() if room.virtual else smi.sampling(theirs_file):
         wait_until(lambda: ours_file.read_text().count("\n") > 1)
-        wait_until(lambda: room.virtual or theirs_file.read_text().count("\n") > 1)
         bench.reply(tokens)
         count = ours_file.read_text().count("\n")
         wait_until(lambda: ours_file.read_text().count("\n") > count + 2)
-    ours, theirs = smi.read_ours(ours_file.read_text()), smi.read_smi(theirs_file.read_text())
+    ours = smi.read_ours(ours_file.read_text())
+    theirs = [] if room.virtual else smi.read_smi(theirs_file.read_text())
     for name, beyond in BEYOND.items():
         found = smi.agreement(ours, theirs, name)
         about: dict[str, Any] = {"part": PART, "what": f"{smi.FIGURES[name]} outside of nvidia-smi's within a second",
@@ -192,13 +190,14 @@ def _watched_owners(room: Room, ours_file: Path) -> Figure:
 
 
 @contextmanager
-def _writing(command: tuple[str, ...] | list[str], file: Path) -> Iterator[None]:
-    """A command whose output goes to a file meanwhile."""
+def _watched(file: Path) -> Iterator[None]:
+    """`workbench cards --watch` writes to a file meanwhile."""
     with file.open("wb") as output:
-        if not command:
-            yield
-            return
-        process = subprocess.Popen(command, stdout=output, env=os.environ)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "workbench", "cards", "--json", "--watch", "1"],
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+        )
         try:
             yield
         finally:
