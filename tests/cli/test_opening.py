@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.app.opening import decide
 from workbench.cli.opening import what_to_open
 from workbench.domain.layout import Layout
 from workbench.store.documents import DocumentError
@@ -35,3 +36,27 @@ def test_what_is_not_there_is_said_before_the_screen_opens(folder: Path, monkeyp
     (folder / "text.gguf").write_text("no model")
     with pytest.raises(ModelError, match="GGUF"):
         what_to_open("text.gguf")
+
+
+@pytest.mark.parametrize("data", [b"\x00" * 300, b'{"type":"journal","version":9,"started":1}\n'])
+def test_what_cannot_be_brought_back_is_said_and_stops_nothing(own_home: Path, data: bytes) -> None:
+    journals = own_home / "state" / "journals"
+    journals.mkdir(parents=True)
+    (journals / "a.jsonl").write_bytes(data)
+    layout = Layout(name="x", model="x.gguf")
+    for resume, words in ((True, "so this is a new one"), (False, "")):
+        start = decide(layout, resume=resume, demo=False)
+        assert start.journal is not None
+        start.journal.close()
+        assert start.layout == layout
+        assert not start.conversation.turns
+        assert len(start.troubles) == resume
+        assert all(words in trouble and str(journals / "a.jsonl") in trouble for trouble in start.troubles)
+    assert (journals / "a.jsonl").read_bytes() == data
+
+
+def test_a_folder_where_no_journal_can_be_kept_is_said(own_home: Path) -> None:
+    (own_home / "state").write_text("in the way")
+    start = decide(Layout(name="x", model="x.gguf"), resume=False, demo=False)
+    assert start.journal is None
+    assert "no journal can be kept" in start.troubles[0]

@@ -53,7 +53,7 @@ def decide(opening: Layout | Path | None, *, resume: bool, demo: bool) -> Start:
             conversation = said_so_far(state)
             return Start(layout or state.layout, conversation, journal, folders, troubles=[*troubles, *state.problems])
         if resume:
-            troubles.append("there is no conversation that can be brought back; this is a new one")
+            troubles = ["; ".join([*troubles, "there is no conversation to bring back, so this is a new one"])]
     begun = Start(journal=_new_journal(troubles.append), folders=folders, troubles=troubles)
     if layout is not None:
         return replace(begun, layout=layout, hint=DEMO_HINT if demo else HINT)

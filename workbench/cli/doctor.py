@@ -1,10 +1,11 @@
 """`workbench doctor`."""
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -25,11 +26,26 @@ SMALLEST = (60, 20)
 
 def print_doctor(*, as_json: bool) -> None:
     """Print what was found; exits with 1 where something is broken."""
-    report = Report(findings=(*look_at_engine(), *look_at_machine(), look_at_terminal(os.environ), look_at_keys()))
+    with _waiting("asking engine and driver …"):
+        engine = look_at_engine()
+    report = Report(findings=(*engine, *look_at_machine(), look_at_terminal(os.environ), look_at_keys()))
     hide = mask()
     click.echo(report_json(report, hide) if as_json else report_text(report, hide))
     if report.broken:
         sys.exit(Code.FAILED)
+
+
+@contextlib.contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    """Say to a terminal what goes on; a driver may take its time."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    click.echo(what, err=True, nl=False)
+    try:
+        yield
+    finally:
+        click.echo(f"\r{' ' * len(what)}\r", err=True, nl=False)
 
 
 # ── the terminal ──────────────────────────────────────────────────────────────────────────
