@@ -29,9 +29,9 @@ def test_a_card_behind_an_rpc_server_of_this_machine_holds_its_half(
         serving("CUDA1", cuda_env) as (endpoint, _),
         opened(layout(cards=("CUDA0", f"rpc://{endpoint}"))) as (engine, loaded),
     ):
-        n_layer = loaded.model.n_layer
-        assert [card.name for card in loaded.cards] == ["CUDA0", "RPC0"]
-        assert tuple(card.layers for card in loaded.cards) == count_layers(place_layers(n_layer, n_layer + 1, (1, 1)), 2)
+        n, (first, second) = loaded.model.n_layer, loaded.cards
+        assert (first.name, second.name) == ("CUDA0", "RPC0")
+        assert (first.layers, second.layers) == count_layers(place_layers(n, n + 1, (1, 1)), 2)
         assert ask(engine, "Name a river.").stop_reason == "max_tokens"
         assert sum(used_mib()) - before > sum(card.total_mib for card in loaded.cards) - 1
 
