@@ -124,6 +124,11 @@ def test_the_key_is_in_nothing_that_is_written(
     openai.behave(key=secret)
     path = served / "layouts" / "compatible.yaml"
     path.write_text(path.read_text() + "api_key_env: MY_KEY\n")
+    refused = workbench("models", "compatible", MY_KEY=secret)
+    assert refused.returncode == Code.FAILED
+    assert f"`api_keys: {{MY_KEY: [{openai.url.removesuffix('/v1')}]}}`" in refused.stderr
+    (own_home / "config").mkdir()
+    (own_home / "config" / "config.yaml").write_text(f"api_keys: {{MY_KEY: [{openai.url}]}}\n")
     done = workbench("replay", "compatible", "--prompts", "two", "--loads", "1", MY_KEY=secret)
     assert done.returncode == Code.DONE, done.stderr
     openai.behave(key="another")

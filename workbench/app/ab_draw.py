@@ -22,6 +22,8 @@ MOST_ADDED = 8
 """So many blocks are added at once at most."""
 UNITS: dict[Metric, str] = {"prefill": "prefill tok/s", "decode": "decode tok/s", "ttft": "first token s"}
 MUTED = "$text-muted"
+MOST = 60
+"""A cell of a table is no wider."""
 
 
 # ── the verdict ───────────────────────────────────────────────────────────────────────────
@@ -81,7 +83,7 @@ def next_step(run: Run, outcome: Outcome, metric: Metric) -> str:
         return "b adds a block."
     if effect.verdict in ("faster", "slower"):
         better = run.header.arm("B" if effect.verdict == "faster" else "A")
-        return f"u loads the faster one, {better.label}."
+        return f"u loads the faster one, {one_line(better.label, MOST)}."
     if run.header.method == "resident":
         return "One load an arm settles little: r measures again, with fresh loads."
     if effect.more_blocks is None:
@@ -114,7 +116,7 @@ def _compares(run: Run) -> bool:
 # ── the speeds ────────────────────────────────────────────────────────────────────────────
 def arms(run: Run) -> str:
     """`A demo-single (none on card 0) · B demo-3-1 (layer 23:8)`."""
-    return " · ".join(f"{arm.arm} {arm.label}" for arm in run.header.arms)
+    return " · ".join(f"{arm.arm} {one_line(arm.label, MOST)}" for arm in run.header.arms)
 
 
 def speeds(run: Run, outcome: Outcome | None, metric: Metric, width: int) -> Content:
@@ -232,7 +234,7 @@ def details(run: Run, outcome: Outcome | None, folder: Path | None) -> Content:
         if noted:
             parts.append(Content("\n").join(noted))
         rows = wording.arm_rows(outcome)
-        parts.append(table([[clean(cell) for cell in row] for row in rows], left=tuple(range(len(rows[0])))))
+        parts.append(table(rows, left=tuple(range(len(rows[0])))))
     measured = how_measured(run.header, len(run.samples))
     if folder is not None:
         measured.insert(1, f"kept in {folder}")
@@ -243,6 +245,8 @@ def details(run: Run, outcome: Outcome | None, folder: Path | None) -> Content:
 # ── tables ────────────────────────────────────────────────────────────────────────────────
 def table(rows: Sequence[Sequence[str]], *, marked: int | None = None, left: Sequence[int] = (0,)) -> Content:
     """Columns two spaces apart, the head muted, a marked row bold behind a `›`; figures to the right."""
+    rows = [[cell if cell.isprintable() and len(cell) <= MOST else one_line(cell, MOST) for cell in row]
+            for row in rows]  # fmt: skip
     widths = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for number, row in enumerate(rows):

@@ -17,6 +17,12 @@ def one_line(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
+def column(text: str, width: int) -> str:
+    """The same, filled up with blanks to the width."""
+    text = one_line(text, width)
+    return text + " " * (width - cell_len(text))
+
+
 def parts(reply: str, *, finished: bool) -> list[tuple[bool, str]]:
     """A reply as (is thinking, text) parts, in order, empty ones left out.
 

@@ -21,6 +21,7 @@ MAX_CARDS = 16
 """llama.cpp's own limit."""
 MAX_COUNT = 2**31 - 1
 MAX_SHARE = 1e6
+LONGEST_NAME = 200
 _QUANTISED_V = ("q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 
@@ -140,7 +141,7 @@ def _check_names(names: Sequence[str]) -> list[Fault]:
             faults.append(Fault(key, "is empty; write a name such as CUDA0, a PCI bus id, a UUID or rpc://host:port"))
         elif is_unprintable(name):
             faults.append(Fault(key, "has a control character; write a name such as CUDA0"))
-        elif name.lower().startswith("rpc:") and not _is_endpoint(name):
+        elif name.lower().startswith("rpc:") and not (name.startswith("rpc://") and is_endpoint(name[6:])):
             faults.append(Fault(key, f"`{name}` is no endpoint; write rpc://host:port, for example "
                                 "rpc://127.0.0.1:50052"))
         elif identity in seen:
@@ -149,8 +150,9 @@ def _check_names(names: Sequence[str]) -> list[Fault]:
     return faults
 
 
-def _is_endpoint(name: str) -> bool:
-    match = re.fullmatch(r"rpc://(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})", name)
+def is_endpoint(text: str) -> bool:
+    """Whether it is `host:port`."""
+    match = re.fullmatch(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})", text)
     return match is not None and 1 <= int(match[1]) <= 65535
 
 
@@ -200,6 +202,8 @@ def _check_text(key: str, text: str, right: str) -> list[Fault]:
         return [Fault(key, f"is empty; write {right}")]
     if is_unprintable(text):
         return [Fault(key, "has a control character or is not UTF-8; write one line of plain text")]
+    if len(text) > LONGEST_NAME and key != "model":
+        return [Fault(key, f"is longer than {LONGEST_NAME} characters; write {right}")]
     return []
 
 

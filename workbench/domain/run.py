@@ -1,5 +1,6 @@
 """Runs: everything that shapes the samples of one replay or A/B."""
 
+import re
 from typing import Literal
 
 import msgspec
@@ -136,6 +137,8 @@ def check_run(header: RunHeader) -> list[Fault]:
         for at, arm in enumerate(header.arms)
         for key, message in check_layout(arm.layout)
     ]
+    if not re.fullmatch(r"[\w+-][\w.+-]{0,199}", header.id):
+        faults.append(Fault("id", "is no name of a run"))
     faults += [Fault(f"prompts.{key}", message) for key, message in check_prompt_set(header.prompts)]
     arms: tuple[Arm, ...] = ("A", "B") if header.kind == "ab" else ("A",)
     if tuple(arm.arm for arm in header.arms) != arms:

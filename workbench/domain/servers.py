@@ -1,5 +1,6 @@
 """What a layout may ask of a server that runs already, and what would do the rest."""
 
+import ipaddress
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -68,6 +69,15 @@ def check_no_server(layout: Layout) -> list[Fault]:
         if getattr(layout, key) != next(f.default for f in msgspec.structs.fields(Layout) if f.name == key)
         and getattr(layout, key) not in ({}, None)
     ]
+
+
+def is_here(url: str) -> bool:
+    """Whether an address is of this machine's loopback for certain."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def split_reasons(engine: EngineName) -> dict[str, str]:

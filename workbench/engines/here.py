@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from workbench.engines.http import is_here
+from workbench.domain.servers import is_here
 
 
 def listener(url: str) -> int | None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import socket
 import ssl
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from workbench.domain.layout import Timeouts
+from workbench.domain.servers import is_here
 from workbench.domain.text import flat, visible
 from workbench.engines.engine import EngineError
 
@@ -39,17 +39,6 @@ class ServerError(EngineError):
         self.status = status
         self.said = said
         self.body = body
-
-
-def is_here(url: str) -> bool:
-    """Whether an address is of this machine's loopback."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Http:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from workbench.domain.conversation import StopReason
 from workbench.domain.layout import Context, Layout
 from workbench.domain.memory import CardMemory
+from workbench.domain.servers import is_here
 from workbench.domain.timing import Timing
 from workbench.engines.engine import (
     EngineError,
@@ -23,7 +24,7 @@ from workbench.engines.engine import (
     Served,
 )
 from workbench.engines.here import family, listener
-from workbench.engines.http import Http, ServerError, error_text, figure, is_here, whole
+from workbench.engines.http import Http, ServerError, error_text, figure, whole
 from workbench.engines.server import Ending, ServerEngine, image_base64, key_of, messages_of, stopped_by_length
 from workbench.engines.streams import Events, Heard
 
@@ -327,7 +328,7 @@ def _model(row: Mapping[str, Any]) -> ModelInfo:
     meta = row.get("meta")
     meta = meta if isinstance(meta, dict) else {}
     name = str(row["id"])
-    quantisation = row.get("quantization")
+    quantisation = row.get("quantization") or meta.get("ftype")
     return ModelInfo(
         path=name,
         name=name.rpartition("/")[2],

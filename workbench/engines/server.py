@@ -202,8 +202,11 @@ def without_thinking(message: Message) -> Message:
 
 def image_base64(path: str) -> tuple[str, str]:
     """An image as (media type, base64). Raises EngineError."""
+    where = os.path.expanduser(path)
     try:
-        with open(os.path.expanduser(path), "rb") as file:
+        if os.path.exists(where) and not os.path.isfile(where):
+            raise EngineError(f"{path} is no plain file; give a PNG, JPEG, GIF or WebP file")
+        with open(where, "rb") as file:
             data = file.read(LARGEST_IMAGE + 1)
     except OSError as error:
         raise EngineError(f"the image {path} cannot be read: {error.strerror}") from None

@@ -19,6 +19,7 @@ from workbench.lab.forecast import Forecasts
 from workbench.lab.foresight import Blind, Foresight, Sighted
 from workbench.lab.plan import RPC_PREFIX, plan_load
 from workbench.lab.rooms import Running
+from workbench.lab.trust import check_cards, check_key
 from workbench.store.models import resolve_model
 from workbench.store.places import places, private_folder
 
@@ -76,6 +77,7 @@ class RealKit:
         return self._openers[layout.engine](layout, on_death, beside)
 
     def _open_worker(self, layout: Layout, on_death: OnDeath, beside: int) -> Engine:
+        check_cards(layout)
         command = plan_load(layout, str(resolve_model(layout.model)), lambda: self.cards(layout), beside)
         environment = worker_environment(layout.env, isinstance(layout.split.cards, Virtual))
         spare = self._take_spare(environment, on_death)
@@ -154,7 +156,8 @@ def _open_openai(layout: Layout) -> Engine:
 
 
 def _checked(layout: Layout) -> Layout:
-    """The layout, if it asks nothing of its server that a request cannot. Raises LoadFailed."""
+    """The layout, if a request can ask all of it, and its key may go to that server. Raises LoadFailed."""
     for key, message in check_layout(layout):
         raise LoadFailed(f"{key.rpartition('.')[2]} {message}", key=key)
+    check_key(layout)
     return layout

@@ -21,6 +21,7 @@ def plan_load(layout: Layout, model_path: str, cards: Callable[[], Sequence[Card
 
     `beside` counts the virtual cards that live already and share the cores. Raises LoadFailed.
     """
+    _check(layout, None)
     wanted = layout.split.cards
     if isinstance(wanted, Virtual):
         used = _virtual_cards(wanted)
@@ -28,7 +29,8 @@ def plan_load(layout: Layout, model_path: str, cards: Callable[[], Sequence[Card
         used = tuple(_local(card) for card in cards() if card.kind is not CardKind.CPU)
     else:
         used = _named_cards(wanted, cards)
-    _check(layout, used)
+    _check_cards(layout, used)
+    _check(layout, len(used) or None)
     live = beside + sum(1 for card in used if card.virtual_mib is not None)
     return Load(
         model_path=model_path,
@@ -39,8 +41,14 @@ def plan_load(layout: Layout, model_path: str, cards: Callable[[], Sequence[Card
     )
 
 
-def _check(layout: Layout, used: Sequence[WireCard]) -> None:
-    """Hold the layout against the cards it will have; a document was held against its own rules alone."""
+def _check(layout: Layout, n_cards: int | None) -> None:
+    """Hold the layout against the rules, which not every layout comes from a document that was held against."""
+    for key, message in check_layout(layout, n_cards):
+        raise LoadFailed(f"{key.rpartition('.')[2]} {message}", key=key)
+
+
+def _check_cards(layout: Layout, used: Sequence[WireCard]) -> None:
+    """Hold the split against the cards it will have."""
     split = layout.split
     if not used and split.cards is None and (split.layers or not isinstance(split.tensor_split, str)):
         raise LoadFailed(
@@ -48,8 +56,6 @@ def _check(layout: Layout, used: Sequence[WireCard]) -> None:
             "run on the CPU (`workbench cards` lists what there is)",
             key="split.cards",
         )
-    for key, message in check_layout(layout, len(used) or None):
-        raise LoadFailed(f"{key.rpartition('.')[2]} {message}", key=key)
     unable = [card.name for card in used if card.endpoint or card.virtual_mib or card.name.startswith("CUDA")]
     if split.split_mode == "row" and unable:
         raise LoadFailed(

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from workbench.domain.layout import Layout, Timeouts
 from workbench.engines.engine import EngineError, ModelInfo
+from workbench.lab.trust import check_key
 
 BRIEF = Timeouts(connect_s=1.0, first_token_s=5.0, silence_s=5.0)
 """For a question that nobody waits long for."""
@@ -18,6 +19,7 @@ def server_models(layout: Layout, timeouts: Timeouts | None = None) -> tuple[Mod
     timeouts = timeouts or layout.timeouts
     if layout.served_by is None:
         raise EngineError(f"{layout.name} is no layout of a server", key="engine")
+    check_key(layout)
     key = key_of(layout)
     if layout.engine == "ollama":
         return ollama.list_models(Http(layout.served_by, timeouts, key))

@@ -89,7 +89,7 @@ class Nvml:
             self.missing = _reason(pynvml, error)
             return
         with contextlib.suppress(pynvml.NVMLError, UnicodeDecodeError):
-            self.driver = _text(pynvml.nvmlSystemGetDriverVersion())
+            self.driver = text_of(pynvml.nvmlSystemGetDriverVersion())
         with contextlib.suppress(pynvml.NVMLError):
             cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
             self.cuda = cuda // 1000, cuda % 1000 // 10
@@ -219,7 +219,7 @@ class Nvml:
         nvml = self.binding
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            bus_id = self._spell(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+            bus_id = self._spell(text_of(nvml.nvmlDeviceGetPciInfo(handle).busId))
         except (nvml.NVMLError, UnicodeDecodeError):
             return None
         if bus_id is None:
@@ -228,8 +228,8 @@ class Nvml:
         return Gpu(
             index=index,
             pci_bus_id=bus_id,
-            uuid=self.ask(bus_id, "uuid", lambda card: _text(nvml.nvmlDeviceGetUUID(card))),
-            name=self.ask(bus_id, "name", lambda card: _text(nvml.nvmlDeviceGetName(card))),
+            uuid=self.ask(bus_id, "uuid", lambda card: text_of(nvml.nvmlDeviceGetUUID(card))),
+            name=self.ask(bus_id, "name", lambda card: text_of(nvml.nvmlDeviceGetName(card))),
         )
 
     def _spell(self, pci_bus_id: str) -> str | None:
@@ -268,7 +268,8 @@ def _mib(count: int) -> float | None:
     return None if count >= _NOT_AVAILABLE else count / _MIB
 
 
-def _text(value: str | bytes) -> str:
+def text_of(value: str | bytes) -> str:
+    """A name that the driver gave, on one line and fit to be shown."""
     return flat(value.decode(errors="replace") if isinstance(value, bytes) else value)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from workbench.meters.links import nvlinks, pcie_link
-from workbench.meters.nvml import Nvml
+from workbench.meters.nvml import Nvml, text_of
 from workbench.meters.sample import NvLink, Pcie, Slice
 
 _MIB = 2**20
@@ -67,8 +67,8 @@ def _slice(binding: Any, index: int, handle: Any) -> Slice:
     uuid = binding.nvmlDeviceGetUUID(handle)
     return Slice(
         index=index,
-        name=name if isinstance(name, str) else name.decode(errors="replace"),
-        uuid=uuid if isinstance(uuid, str) else uuid.decode(errors="replace"),
+        name=text_of(name),
+        uuid=text_of(uuid),
         total_mib=memory.total / _MIB,
         used_mib=memory.used / _MIB,
     )

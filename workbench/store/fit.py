@@ -80,6 +80,8 @@ RIGHT: dict[type, dict[str, str]] = {
     Config: {
         "model_folders": "a list of folders, for example [~/models]",
         "price": "a mapping, for example {currency: EUR, per_hour: 2.5}",
+        "api_keys": "a mapping, for example {OPENAI_API_KEY: [https://api.openai.com]}",
+        "rpc_servers": "a list, for example [\"gpu-2:50052\"]",
     },
     UserKeys: {"keys": "a mapping of actions to keys, for example {compare: F3}"},
     Price: {"currency": "a currency, for example EUR", "per_hour": "a number", "per_kwh": "a number"},
@@ -138,8 +140,11 @@ class _Fitter:
                 return [self.value(each, item, f"{key}[{at}]", right) for at, each in enumerate(value)]
             if isinstance(value, dict) and origin is dict and typing.get_args(option)[1] is Any:
                 return value
-            if isinstance(value, dict) and origin is dict:
+            if isinstance(value, dict) and option == dict[str, str | None]:
                 return {name: self.variable(name, each, join(key, name)) for name, each in value.items()}
+            if isinstance(value, dict) and origin is dict:
+                item = typing.get_args(option)[1]
+                return {name: self.value(each, item, join(key, name), right) for name, each in value.items()}
         if isinstance(value, str):
             if bool in options and value.lower() in _SWITCHES:
                 return _SWITCHES[value.lower()]

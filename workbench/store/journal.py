@@ -19,9 +19,10 @@ from workbench.domain.conversation import Conversation, Turn
 from workbench.domain.decoding import decoded
 from workbench.domain.layout import Layout
 from workbench.domain.memory import CardMemory
+from workbench.domain.rules import check_layout
 from workbench.domain.text import visible
 from workbench.domain.timing import Probe
-from workbench.store.appending import ends_whole, open_locked
+from workbench.store.appending import ends_whole, open_locked, read_plain
 
 VERSION = 1
 KEEP = 50
@@ -239,7 +240,7 @@ def read(path: Path) -> JournalState:
     Raises JournalError for one that cannot be read or that a newer workbench wrote.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_plain(path).split(b"\n")
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error.strerror}; start without --resume") from None
     _refuse_newer(path, lines[0])
@@ -256,6 +257,9 @@ def read(path: Path) -> JournalState:
             if number > 1 or not problems:
                 cut = " (cut off)" if number == len(lines) else ""
                 problems.append(f"{path.name}:{number}: damaged{cut}, left out")
+            continue
+        if isinstance(record, LayoutServes | SplitTried) and check_layout(record.layout):
+            problems.append(f"{path.name}:{number}: a layout that breaks a rule, left out")
             continue
         state = _after(state, record)
     return msgspec.structs.replace(state, problems=tuple(problems))

@@ -11,6 +11,8 @@ import platformdirs
 from workbench.domain.faults import Fault, nearest
 from workbench.domain.layout import Layout
 from workbench.domain.prompts import PromptSet
+from workbench.domain.rules import is_endpoint
+from workbench.domain.servers import url_fault
 from workbench.store.config import Config
 from workbench.store.documents import DocumentError, read_document, read_layout, read_prompt_set
 
@@ -118,6 +120,10 @@ def _check_config(config: Config) -> list[Fault]:
                    for key, value in given.items() if value is not None and value <= 0]
         if all(value is None for value in given.values()):
             faults.append(Fault("price", "has neither per_hour nor per_kwh; give one, for example per_hour: 2.5"))
+    faults += [Fault(f"api_keys.{name}[{at}]", message) for name, urls in config.api_keys.items()
+               for at, url in enumerate(urls) if (message := url_fault(url)) is not None]
+    faults += [Fault(f"rpc_servers[{at}]", f"`{server}` is no host:port; write for example gpu-2:50052")
+               for at, server in enumerate(config.rpc_servers) if not is_endpoint(server)]
     return faults
 
 

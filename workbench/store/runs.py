@@ -19,7 +19,7 @@ from workbench.domain.faults import nearest
 from workbench.domain.run import VERSION, Run, RunHeader, check_run
 from workbench.domain.samples import LoadRecord, Sample, is_plausible
 from workbench.domain.text import visible
-from workbench.store.appending import ends_whole, open_locked
+from workbench.store.appending import ends_whole, open_locked, read_plain
 from workbench.store.places import Places, places
 from workbench.store.writing import write_atomically
 
@@ -128,7 +128,7 @@ def read_run(folder: Path) -> Run:
     """A run with every line that can be used; the others are reported in it. Raises RunError."""
     header = _read_header(folder)
     try:
-        lines = (folder / SAMPLES).read_bytes().split(b"\n")
+        lines = read_plain(folder / SAMPLES).split(b"\n")
     except FileNotFoundError:
         lines = []
     except OSError as error:
@@ -166,7 +166,7 @@ def _write_header(folder: Path, header: RunHeader) -> None:
 def _read_header(folder: Path) -> RunHeader:
     path = folder / HEADER
     try:
-        data = path.read_bytes()
+        data = read_plain(path)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{folder} is no run: it has no {HEADER}; `workbench runs list` names them") from None
     except OSError as error:

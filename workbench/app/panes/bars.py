@@ -8,6 +8,7 @@ from textual.widgets import Static
 from workbench.app.card_rows import LEGEND
 from workbench.app.keymap import Where, keymap_of, shown
 from workbench.app.text import one_line
+from workbench.domain.text import flat
 
 _LEAST_NAME = 10
 """So many cells of a model's name are left before what follows it is cut."""
@@ -40,7 +41,8 @@ class Header(Static):
                 + Content.styled(said, "bold $text-warning")
             )  # fmt: skip
         left = shortened(self.left, max(10, width - len(name)))
-        right = self.right if len(name) + cell_len(left) + cell_len(self.right) + 2 <= width else ""
+        right = flat(self.right)
+        right = right if len(name) + cell_len(left) + cell_len(right) + 2 <= width else ""
         gap = " " * max(1, width - len(name) - cell_len(left) - cell_len(right))
         return Content.styled(name, "bold $text-primary") + Content(left + gap) + Content.styled(right, "$text-muted")
 

@@ -10,7 +10,9 @@ from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock, MarkdownFence, MarkdownStream
 
 from workbench.app.panes.steady import Steady
+from workbench.app.text import one_line
 from workbench.app.theme import CodeColours
+from workbench.domain.text import flat
 
 
 def _parser() -> MarkdownIt:
@@ -19,6 +21,7 @@ def _parser() -> MarkdownIt:
 
 
 _PARSER = _parser()
+MOST_OF_LINK = 200
 PIECE = 2500
 """A piece of a growing reply is closed, at the next block, beyond so many characters."""
 
@@ -84,8 +87,9 @@ class ReplyMarkdown(Steady, Markdown):
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         """Show where a link leads; opening is the user's business."""
         event.stop()
-        self.app.copy_to_clipboard(event.href)
-        self.notify(f"copied, not opened: {event.href}", markup=False)
+        where = flat(event.href)
+        self.app.copy_to_clipboard(where)
+        self.notify(f"copied, not opened: {one_line(where, MOST_OF_LINK)}", markup=False)
 
 
 class Answer(Vertical):

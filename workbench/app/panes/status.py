@@ -6,6 +6,10 @@ from textual.geometry import Size
 from textual.widgets import Static
 
 from workbench.app.keymap import keymap_of
+from workbench.app.text import one_line
+
+MOST = 600
+"""A message is no longer than so many cells here; F8 has the whole of it."""
 
 
 class Status(Static):
@@ -26,7 +30,7 @@ class Status(Static):
 
     def progress(self, fraction: float | None, what: str = "") -> None:
         """A load goes on; None ends it."""
-        self._progress = None if fraction is None else (fraction, what)
+        self._progress = None if fraction is None else (fraction, one_line(what, MOST))
         self._draw()
 
     def replying(self, on: bool) -> None:
@@ -38,9 +42,9 @@ class Status(Static):
     def say(self, message: str, *, problem: bool) -> None:
         """Show a message until it is dismissed or another of its kind comes."""
         if problem:
-            self._problem, self._notice = message, ""
+            self._problem, self._notice = one_line(message, MOST), ""
         else:
-            self._notice = message
+            self._notice = one_line(message, MOST)
         self._draw()
 
     def suggest(self, sentence: str) -> None:

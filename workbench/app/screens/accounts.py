@@ -8,6 +8,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from workbench.app.screens.dialog import Dialog
+from workbench.app.text import one_line
 from workbench.domain.forecast import CardAccount
 
 _ABOUT = (
@@ -52,7 +53,7 @@ class AccountsScreen(Dialog[None]):
             for account in self._accounts
         ]
         with Vertical(classes="dialog") as box:
-            box.border_title = f"Forecast and measured · {self._label}"
+            box.border_title = Content(f"Forecast and measured · {one_line(self._label, 40)}")
             box.border_subtitle = "↑ ↓ scroll · Esc closes"
             yield Static(f"  {'MiB':<12}{'forecast':>12}{'measured':>12}{'error':>12}", classes="muted", markup=False)
             with VerticalScroll():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Grid, Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.widgets import Static
 from textual_plotext import PlotextPlot
 
@@ -13,6 +14,7 @@ from workbench.app.card_rows import GIB_FROM
 from workbench.app.detail_text import describe
 from workbench.app.keymap import Where, bindings, keymap_of
 from workbench.app.screens.dialog import Dialog
+from workbench.app.text import one_line
 from workbench.meters.history import MINUTES
 from workbench.meters.processes import pids_are_the_hosts
 
@@ -103,7 +105,7 @@ class CardDetailScreen(Dialog[None]):
         card = next((card for card in self._pane.cards if card.name == row.name), None)
         box = self.query_one("#card-detail", Vertical)
         state = " · LOST" if row.sample.lost else " · asleep" if row.sample.asleep else ""
-        box.border_title = f"{row.name}  {self._at + 1}/{len(rows)}{state}"
+        box.border_title = Content(f"{one_line(row.name, 40)}  {self._at + 1}/{len(rows)}{state}")
         text = describe(row, card, self._pane.duty, host_pids=self._host_pids)
         self.query_one("#card-text", Static).update(text)
         for number, curve in enumerate(CURVES):

@@ -53,7 +53,7 @@ class ContextScreen(Dialog[Context]):
     def compose(self) -> ComposeResult:
         """The settings, and what they would take."""
         with Vertical(classes="dialog") as box:
-            box.border_title = f"Context · {self._base.split.label()}"
+            box.border_title = Content(f"Context · {self._base.split.label()}")
             box.border_subtitle = keymap_of(self.app).words("{context_apply} loads it · Esc closes")
             yield Static(id="settings", markup=False)
             yield Static(id="foretold", markup=False)

@@ -15,18 +15,20 @@ from textual.widgets.option_list import Option
 from workbench.app.keymap import keymap_of
 from workbench.app.outside import LayoutEntry
 from workbench.app.screens.dialog import Dialog
-from workbench.app.text import one_line
+from workbench.app.text import column, one_line
 from workbench.domain.layout import Layout
+from workbench.domain.text import flat
 
 
 def describe(entry: LayoutEntry, width: int, where: str = "") -> Content:
     """Name, split and model of a layout, or `where` it lies instead of the model; or what is wrong with it."""
     if entry.layout is None:
-        return Content.styled(f"✗ {entry.path.name:<20} ", "$text-error") + Content.styled(entry.error, "$text-muted")
+        return Content.styled(f"✗ {column(entry.path.name, 20)} ", "$text-error") + Content.styled(
+            flat(entry.error), "$text-muted"
+        )
     layout = entry.layout
-    name = one_line(layout.name, 22)
     model = one_line(Path(layout.model).name, max(10, width - 22 - 20 - 6))
-    line = Content.styled(f"  {name:<22} ", "bold") + Content(f"{one_line(layout.label(), 18):<18} ")
+    line = Content.styled(f"  {column(layout.name, 22)} ", "bold") + Content(f"{column(layout.label(), 18)} ")
     return line + Content.styled(one_line(where, max(10, width - 22 - 20 - 6)) if where else model, "$text-muted")
 
 
@@ -91,7 +93,7 @@ class LayoutsScreen(Dialog[Layout]):
     @on(OptionList.OptionHighlighted)
     def _about(self, event: OptionList.OptionHighlighted) -> None:
         entry = self._entries[event.option_index]
-        self.query_one("#about", Static).update(entry.error or shorter(entry.path))
+        self.query_one("#about", Static).update(flat(entry.error or shorter(entry.path)))
 
     @on(OptionList.OptionSelected)
     def _open(self, event: OptionList.OptionSelected) -> None:

@@ -12,10 +12,10 @@ from textual.widgets.option_list import Option
 
 from workbench.app.outside import ModelEntry
 from workbench.app.screens.dialog import Dialog
-from workbench.app.text import one_line
+from workbench.app.text import column, one_line
 from workbench.domain.card import format_mib
 from workbench.domain.layout import Layout
-from workbench.domain.text import clean
+from workbench.domain.text import flat
 from workbench.engines.engine import ModelInfo
 
 
@@ -23,13 +23,13 @@ def describe(entry: ModelEntry, width: int) -> Content:
     """Name, size, quantisation, layers and trained context of a model; or why it cannot be read."""
     if entry.model is None:
         return Content.styled(f"✗ {one_line(entry.path.name, 30)} ", "$text-error") + Content.styled(
-            clean(entry.error), "$text-muted"
+            flat(entry.error), "$text-muted"
         )
     model = entry.model
     room = max(12, width - 44)
     size = format_mib(model.size_mib) if model.size_mib else "–"
-    figures = f"{size:>9} {model.quantisation or '–':>8} {model.n_layer or '–':>4} {_tokens(model):>8}"
-    return Content.styled(f"  {one_line(model.name or entry.path.stem, room):<{room}} ", "bold") + Content(figures)
+    figures = f"{size:>9} {one_line(model.quantisation, 8) or '–':>8} {model.n_layer or '–':>4} {_tokens(model):>8}"
+    return Content.styled(f"  {column(model.name or entry.path.stem, room)} ", "bold") + Content(figures)
 
 
 def _tokens(model: ModelInfo) -> str:
@@ -100,7 +100,7 @@ class ModelsScreen(Dialog[Layout]):
     def _about(self, event: OptionList.OptionHighlighted) -> None:
         entry = self._entries[event.option_index]
         where = "" if entry.server is None else f" on {entry.server.served_by}"
-        self.query_one("#about", Static).update(clean(entry.error or f"{entry.path}{where}"))
+        self.query_one("#about", Static).update(flat(entry.error or f"{entry.path}{where}"))
 
     @on(OptionList.OptionSelected)
     def _open(self, event: OptionList.OptionSelected) -> None:

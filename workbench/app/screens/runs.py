@@ -188,7 +188,7 @@ class ComparedScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         """The table, then what to be careful about."""
-        rows = [[clean(cell) for cell in row] for row in wording.join_rows(self._joined, self._hosts)]
+        rows = wording.join_rows(self._joined, self._hosts)
         parts = [ab_draw.table(rows, left=(0, 1))] if rows else []
         if self._joined.cautions:
             parts.append(Content("\n").join(Content("- " + clean(caution)) for caution in self._joined.cautions))

@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from workbench.app.screens.dialog import Dialog
+from workbench.domain.text import clean
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class SaidScreen(Dialog[None]):
         lines = [
             Content.styled(f"{said.at:%H:%M:%S} ", "$text-muted")
             + (Content.styled("✗ ", "bold $text-error") if said.problem else Content("  "))
-            + Content(said.message)
+            + Content(clean(said.message))
             for said in reversed(self._said)
         ]
         with Vertical(classes="dialog") as box:

@@ -13,7 +13,8 @@ from typing import IO
 
 import msgspec
 
-from workbench.engines.engine import EngineDied, EngineError
+from workbench.domain.rules import check_env
+from workbench.engines.engine import EngineDied, EngineError, LoadFailed
 from workbench.engines.llama import wire
 
 END_GRACE_S = 2.0
@@ -24,13 +25,16 @@ def worker_environment(env: Mapping[str, str | None], virtual: bool) -> dict[str
     """This process's environment as a worker gets it, with a layout's `env` on top.
 
     Cards are numbered as nvidia-smi numbers them unless the user asked otherwise. Virtual
-    cards share the host's cores, so their threads may not spin against each other.
+    cards share the host's cores, so their threads may not spin against each other. Raises
+    LoadFailed for a variable that no layout may set.
     """
     out = dict(os.environ)
     out.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     out["GGML_NO_BACKTRACE"] = "1"
     if virtual:
         out.setdefault("OMP_WAIT_POLICY", "passive")
+    for name, message in check_env(env):
+        raise LoadFailed(f"{name} {message}", key=f"env.{name}")
     for name, value in env.items():
         if value is None:
             out.pop(name, None)
