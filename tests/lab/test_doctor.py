@@ -1,5 +1,6 @@
 """The doctor, with engine, driver, folders and documents each broken in turn."""
 
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from tests.meters.fake_nvml import FakeGpu, FakeNvmlLib
 from workbench.domain.report import Finding, Mask, Problem, Report
 from workbench.engines.engine import EngineDied
 from workbench.engines.llama import wire
-from workbench.lab import doctor_engine
+from workbench.lab import doctor, doctor_engine
 from workbench.lab.cards import inventory
 from workbench.lab.doctor import look_at_machine, nearest_folder, unwritable, within
 from workbench.lab.doctor_engine import look_at_engine, nvidia_cards
@@ -221,6 +222,18 @@ def test_of_the_environment_only_what_is_listed_is_told(own_home: Path) -> None:
 
 def test_a_home_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("names no folder" in one.what for one in problems(look_at_machine({"WORKBENCH_HOME": "~nobody-x/y"})))
+
+
+def test_packages_that_are_missing_are_named(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version_of", lambda package: None if package == "textual" else "1")
+    said = problems(look_at_machine({"WORKBENCH_HOME": str(own_home)}))
+    (broken,) = [problem for problem in said if problem.broken]
+    assert broken.what == "the package textual is not installed"
+    assert broken.fix is not None
+    assert "-m pip install 'textual==" in broken.fix
+    assert any("pynvml is deprecated" in problem.what for problem in said)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert doctor_engine.Driver().nvml is None
 
 
 def test_names_of_people_and_machines_are_taken_out() -> None:

@@ -103,12 +103,13 @@ def _tmux_clipboard() -> str | None:
 
 def look_at_keys() -> Finding:
     """The user's key map."""
-    from workbench.app.user_keys import read_keymap
     from workbench.store.places import places
 
     try:
+        from workbench.app.user_keys import read_keymap  # brings Textual along
+
         keymap = read_keymap(places().keymap)
-    except HomeError:
+    except (HomeError, ImportError):
         return Finding(subject="keys")
     except DocumentError as error:
         return Finding(subject="keys", problems=(broken_document(error, broken=False),))

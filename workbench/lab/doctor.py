@@ -19,7 +19,7 @@ import psutil
 from workbench import __version__
 from workbench.domain.env import ALLOWED, READ_BY_PRESENCE, means_off
 from workbench.domain.report import Facts, Finding, Mask, Problem
-from workbench.lab.remedies import Remedies
+from workbench.lab.remedies import Remedies, required
 from workbench.store.documents import DocumentError
 from workbench.store.models import DEMO, ModelError, resolve_model
 from workbench.store.places import Places, list_layouts, list_prompt_sets, places, read_config
@@ -29,7 +29,8 @@ LEAST_DISK_MIB = 1024.0
 LEAST_MEMORY_MIB = 1024.0
 PORTS = {11434: "Ollama", 8080: "llama-server", 8000: "vLLM", 1234: "LM Studio", 5000: "TabbyAPI"}
 """Where servers listen that nobody told to listen elsewhere."""
-PACKAGES = ("llama-cpp-python", "nvidia-ml-py", "textual", "httpx", "msgspec")
+ENGINE = "llama-cpp-python"
+PACKAGES = (ENGINE, "nvidia-ml-py", "textual", "httpx", "msgspec")
 SHIM = "pynvml"
 """A package that says of itself that it is not to be used; it prints on the screen."""
 SHOWN = ALLOWED | {
@@ -85,9 +86,12 @@ def look_at_machine(env: Mapping[str, str] = os.environ) -> list[Finding]:
 
 def _versions() -> Finding:
     facts: Facts = {"workbench": __version__, "python": platform.python_version(), "system": platform.platform()}
+    problems = []
     for package in PACKAGES:
         facts[package] = version_of(package)
-    problems = []
+        if facts[package] is None and package != ENGINE:  # of which look_at_engine tells more
+            fix = f"{Remedies().python} -m pip install '{required(package)}'"
+            problems.append(Problem(what=f"the package {package} is not installed", fix=fix))
     if version_of(SHIM) is not None:
         fix = f"{Remedies().python} -m pip uninstall -y {SHIM}"
         what = f"the package {SHIM} is deprecated and prints over the screen; nvidia-ml-py does its work"

@@ -1,5 +1,6 @@
 """The part of `workbench doctor` that asks llama.cpp, in a process of its own, and the driver, within a time."""
 
+import contextlib
 import os
 import re
 import tempfile
@@ -31,15 +32,16 @@ _CUDART = re.compile(r"libcudart\.so\.(\d+)")
 
 
 class Driver:
-    """NVIDIA's driver as it answers; `nvml` is None where it does not within DRIVER_S."""
+    """NVIDIA's driver as it answers; `nvml` is None where it does not within DRIVER_S, or cannot be asked."""
 
     def __init__(self) -> None:
         self.nvml: Nvml | None = None
         self.hangs = False
-        try:
-            self.nvml = within(DRIVER_S, Nvml)
-        except TookTooLong:
-            self.hangs = True
+        with contextlib.suppress(ImportError):  # the binding is missing, of which look_at_machine tells
+            try:
+                self.nvml = within(DRIVER_S, Nvml)
+            except TookTooLong:
+                self.hangs = True
 
     @property
     def cards(self) -> int:
@@ -120,7 +122,8 @@ def _driver(driver: Driver, built: wire.Described | None, remedies: Remedies) ->
         what = f"NVIDIA's driver does not answer within {DRIVER_S:.0f} s"
         return _ill("driver", facts, what, "sudo reboot")
     nvml = driver.nvml
-    assert nvml is not None
+    if nvml is None:
+        return Finding(subject="driver", facts=facts)
     facts["nvidia"] = nvml.driver
     facts["cuda"] = None if nvml.cuda is None else f"{nvml.cuda[0]}.{nvml.cuda[1]}"
     facts["missing"] = nvml.missing
