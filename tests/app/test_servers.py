@@ -59,8 +59,10 @@ async def test_layers_on_cards_are_ollamas_to_change_and_which_card_is_not(ollam
         assert "LLAMA_ARG_SPLIT_MODE=tensor ollama serve" in shown(app, "#forecast")
         await pilot.press("enter")
         await until(pilot, lambda: any("takes no mode" in said.message for said in app.said))
+        await pilot.press("m")
+        assert "LLAMA_ARG_SPLIT_MODE=row ollama serve" in shown(app, "#forecast")
         # In mode none a digit pins to that card.
-        await pilot.press("m", "m", "1")
+        await pilot.press("m", "1")
         assert pane.asked is not None
         assert (pane.asked.split_mode, pane.asked.main_gpu, pane.asked.n_gpu_layers) == ("none", 1, 29)
         await pilot.press("enter")

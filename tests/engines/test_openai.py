@@ -208,7 +208,8 @@ def test_its_context_cannot_be_changed_from_here_nor_its_state_taken(openai: Con
 
 def test_its_models(openai: Contract) -> None:
     models = list_models(Http(api_base(openai.url), layout("openai", openai.url).timeouts))
-    assert [(model.path, model.n_ctx_train, round(model.size_mib)) for model in models] == [("tiny", 8192, 96)]
+    (model,) = models
+    assert (model.path, model.n_ctx_train, round(model.size_mib), model.quantisation) == ("tiny", 8192, 96, "Q4_0")
 
 
 def test_a_key_over_plain_http_to_another_machine_is_said(

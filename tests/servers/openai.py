@@ -9,7 +9,10 @@ from tests.servers.contract import Behaviour
 N_CTX = 2048
 STANDARD = {"model", "messages", "stream", "stream_options", "max_tokens", "temperature", "top_p", "seed"}
 ROWS: dict[str, dict[str, Any]] = {
-    "llama-server": {"owned_by": "llamacpp", "meta": {"n_ctx_train": 8192, "n_params": 135_000_000, "size": 96 << 20}},
+    "llama-server": {
+        "owned_by": "llamacpp",
+        "meta": {"n_ctx_train": 8192, "n_params": 135_000_000, "size": 96 << 20, "ftype": "Q4_0"},
+    },
     "vllm": {"owned_by": "vllm", "max_model_len": N_CTX},
     "lm studio": {"arch": "llama", "quantization": "Q4_0", "max_context_length": 8192, "loaded_context_length": N_CTX},
     "tabby": {"owned_by": "tabbyAPI"},

@@ -81,7 +81,7 @@ def is_here(url: str) -> bool:
 
 
 def split_reasons(engine: EngineName) -> dict[str, str]:
-    """Why a key of the split cannot be asked of an engine, and what would do it."""
+    """Why a key of the split cannot be asked of an engine, and what would do it; `{mode}` is for the mode asked."""
     if engine == "openai":
         return dict.fromkeys(
             ("split_mode", "tensor_split", "layers", "main_gpu", "n_gpu_layers", "cards"),
@@ -89,7 +89,7 @@ def split_reasons(engine: EngineName) -> dict[str, str]:
         )
     if engine == "ollama":
         return {
-            "split_mode": "Ollama takes no mode in a request; start it with LLAMA_ARG_SPLIT_MODE=tensor ollama serve",
+            "split_mode": "Ollama takes no mode in a request; start it with LLAMA_ARG_SPLIT_MODE={mode} ollama serve",
             "tensor_split": "Ollama takes no shares in a request; start it with LLAMA_ARG_TENSOR_SPLIT=3,1 ollama "
             "serve, or OLLAMA_SCHED_SPREAD=1 ollama serve to use all cards",
             "cards": "Ollama chooses the cards; start it with CUDA_VISIBLE_DEVICES=0,1 ollama serve",

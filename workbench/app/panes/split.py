@@ -80,7 +80,8 @@ class SplitPane(Vertical, can_focus=True):
         """A server's cards are one row, since it alone knows which holds what; and some servers are asked nothing."""
         reasons = split_reasons(layout.engine)
         self.names = (SERVERS_CARDS,)
-        self.reasons = {"tensor": reasons["split_mode"], "row": reasons["split_mode"]}
+        modes: tuple[SplitMode, ...] = ("tensor", "row")
+        self.reasons = {mode: reasons["split_mode"].format(mode=mode) for mode in modes}
         if "n_gpu_layers" in reasons:
             self.closed = reasons["n_gpu_layers"]
         elif not n_layer:
