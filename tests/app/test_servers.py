@@ -18,6 +18,7 @@ from workbench.app.screens.models import ModelsScreen
 from workbench.domain.layout import Layout
 from workbench.lab.kit import RealKit
 from workbench.lab.session import Session
+from workbench.store.journal import Journal
 from workbench.store.writing import save_layout
 
 
@@ -113,6 +114,35 @@ async def test_trouble_leaves_a_usable_screen(openai: Contract, trouble: str) ->
         openai.behave(trouble="")
         await ask(pilot, app, "Go on.")
         assert app.session.conversation.turns[-1].reply.startswith("Rivers run to the sea.")
+
+
+async def test_the_key_is_in_no_picture_and_no_file(
+    openai: Contract, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "sk-very-secret-0123456789"
+    monkeypatch.setenv("MY_KEY", secret)
+    (own_home / "config").mkdir()
+    (own_home / "config" / "config.yaml").write_text(f"api_keys: {{MY_KEY: [{openai.url}]}}\n")
+    openai.behave(key=secret)
+    kit = RealKit(spare=False)
+    first = layout("openai", openai.url, api_key_env="MY_KEY")
+    journal = Journal.create(own_home / "journals")
+    app = WorkbenchApp(lambda listener: Session(kit, listener, journal=journal), Outside(), first=first)
+    async with running(app, loaded=False) as pilot:
+        await loaded(pilot, app)
+        await ask(pilot, app, "Name a river.")
+        openai.behave(key="another")  # what it says then repeats what it was sent
+        app.main.chat.prompt.fill("Go on.", None)
+        await pilot.press("enter")
+        await until(pilot, lambda: any("no such key: Bearer …" in said.message for said in app.said))
+        pictures = [app.export_screenshot()]
+        await pilot.press("f8")
+        pictures.append(app.export_screenshot())
+        assert secret not in f"{pictures}{app.said}"
+    kit.close()
+    files = [path for path in own_home.rglob("*") if path.is_file()]
+    assert any(path.parent.name == "journals" for path in files)
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
 async def test_a_servers_models_are_in_the_picker(
