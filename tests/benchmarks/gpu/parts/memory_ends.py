@@ -188,7 +188,14 @@ def _in_mode(
         else:
             squeeze = OnVirtual(session.loaded, session)
         for kind, how in cases:
-            yield {"mode": mode, "kind": kind, "how": how, **_one(room, session, heard, kit, squeeze, base, kind, how)}
+            about = {"mode": mode, "kind": kind, "how": how}
+            try:
+                yield about | _one(room, session, heard, kit, squeeze, base, kind, how)
+            except Exception as error:  # what was found before is kept
+                yield about | {"recovered": False, "message": f"it did not go on: {error!r}"}
+                return
+            finally:
+                squeeze.release()
 
 
 def _one(
@@ -213,7 +220,6 @@ def _one(
     afterwards = settle(session.send("Name a lake.", Sampling(temperature=0, max_tokens=16, ignore_eos=True)))
     seconds = time.monotonic() - begun
     answered = afterwards is not None and afterwards.stop_reason == "max_tokens"
-    squeeze.release()
     first = problems[0][1] if problems else None
     ended = first is not None and (kind == "compute" or first.wanted_mib is not None)
     strategies = [event.strategy for _, event in heard.of(events.LoadStarted, since)]
