@@ -12,6 +12,7 @@ from workbench.app.messages import EditAsked, NoticeShown
 from workbench.app.panes.prompt import Prompt
 from workbench.app.panes.turn import TurnView
 from workbench.domain.conversation import Conversation, Turn
+from workbench.domain.text import clean
 from workbench.store.writing import write_atomically
 
 LIVE_TURNS = 4
@@ -98,7 +99,7 @@ class ChatPane(Vertical):
     def compose(self) -> ComposeResult:
         """The hint, the turns, the prompt."""
         with ChatLog(id="log"), Vertical(id="turns"):
-            yield Static(Content(self._hint), id="hint")
+            yield Static(Content(clean(self._hint)), id="hint")
         yield Prompt()
 
     @property
