@@ -203,13 +203,18 @@ def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_documents_that_are_wrong_are_named_with_their_line(own_home: Path) -> None:
     (own_home / "config" / "layouts").mkdir(parents=True)
     (own_home / "config" / "config.yaml").write_text("price:\n  per_hour: -1\n")
-    (own_home / "config" / "layouts" / "bad.yaml").write_text("name: bad\nmodle: x\n")
+    (own_home / "config" / "layouts" / "bad.yaml").write_text(
+        "name: bad\nengine: openai\nmodel: x\nurl: http://127.0.0.1:1\napi_key_env: sk-live-secret\n"
+    )
     said = problems(look_at_machine({"WORKBENCH_HOME": str(own_home)}))
     config = next(problem for problem in said if "config.yaml:2" in problem.what)
     assert config.broken
     assert config.fix == f"${{EDITOR:-vi}} +2 {own_home / 'config' / 'config.yaml'}"
     layout = next(problem for problem in said if "bad.yaml" in problem.what)
     assert not layout.broken
+    assert layout.fix == f"workbench check {own_home / 'config' / 'layouts' / 'bad.yaml'}"
+    assert "bad.yaml:5: api_key_env" in layout.what
+    assert "secret" not in str(said)
 
 
 def test_of_the_environment_only_what_is_listed_is_told(own_home: Path) -> None:

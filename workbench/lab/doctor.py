@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import psutil
 
 from workbench import __version__
@@ -208,14 +209,19 @@ def _documents(at: Places) -> Finding:
     for name, documents in listed:
         wrong = [document for _, document in documents if isinstance(document, DocumentError)]
         counts[name] = len(documents) - len(wrong)
-        problems += [broken_document(error, broken=False) for error in wrong]
+        problems += [
+            msgspec.structs.replace(broken_document(error, broken=False), fix=f"workbench check {error.path}")
+            for error in wrong
+        ]
     return Finding(subject="documents", facts=counts, problems=tuple(problems))
 
 
 def broken_document(error: DocumentError, *, broken: bool) -> Problem:
-    """A document that cannot be used, and the editor on its line."""
+    """Where a document is wrong, and the editor on its line; not what stands there, which may be a secret."""
+    place = str(error.path) if error.line is None else f"{error.path}:{error.line}"
     line = "" if error.line is None else f"+{error.line} "
-    return Problem(what=str(error), fix=f"${{EDITOR:-vi}} {line}{error.path}", broken=broken)
+    what = f"{place}: {error.key}: is not right" if error.key else f"{place}: cannot be used"
+    return Problem(what=what, fix=f"${{EDITOR:-vi}} {line}{error.path}", broken=broken)
 
 
 def _servers() -> Finding:
