@@ -91,7 +91,7 @@ def test_what_is_exported_can_be_imported(path: Path) -> None:
     assert back.env == layout.env
 
 
-@pytest.mark.parametrize("name", ["demo-3-1", "demo-single", "demo-tensor", "demo-unequal"])
+@pytest.mark.parametrize("name", ["demo-3-1", "demo-even", "demo-single", "demo-tensor", "demo-unequal"])
 def test_the_script_runs(name: str, tmp_path: Path, workbench: Workbench) -> None:
     """On the bundled model and its own virtual cards; llama.cpp's own log tells what landed where."""
     path = ROOT / "layouts" / f"{name}.yaml"

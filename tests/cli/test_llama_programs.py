@@ -20,6 +20,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+import yaml
 
 from tests.engines.serving import asks, opened, unheard
 from tests.models import write_model
@@ -130,20 +131,38 @@ def test_the_programs_own_parser_takes_it(program: ExportForm, layout: Layout, m
 def serving(text: str, log: Path) -> Iterator[ServerEngine]:
     """The exported llama-server, and a loaded engine on it."""
     words = shlex.split(text.replace("\\\n", " "), comments=True)
-    url = f"http://127.0.0.1:{words[-1]}"  # behind --port
-    alias = words[words.index("--alias") + 1]
+    with started(["bash", "-c", text], words[-1], words[words.index("--alias") + 1], log) as engine:
+        yield engine
+
+
+@contextmanager
+def started(words: list[str], port: str, alias: str, log: Path) -> Iterator[ServerEngine]:
+    """A loaded engine on what this starts; it ends with all that it started when it is told to."""
     with log.open("w") as out:
-        process = subprocess.Popen(["bash", "-c", text], stdout=out, stderr=out, env=ENV, start_new_session=True)
+        process = subprocess.Popen(words, stdout=out, stderr=out, env=ENV, start_new_session=True)
     try:
         wait_until(lambda: "listening on" in log.read_text() or process.poll() is not None, LOAD_S)
         assert process.poll() is None, log.read_text()[-2000:]
-        engine = opened("openai", url, model=alias)
+        engine = opened("openai", f"http://127.0.0.1:{port}", model=alias)
         engine.load(unheard)
         yield engine
         engine.close()
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        if words[0] == "bash" and "wait $!" not in words[-1]:
+            os.killpg(process.pid, signal.SIGTERM)  # as Ctrl-C does, to all of them
+        else:
+            process.terminate()
         process.wait(20)
+    wait_until(lambda: not alive(process.pid))
+
+
+def alive(group: int) -> bool:
+    """Whether a process of the group lives."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def kv_mib(log: str) -> list[float]:
@@ -165,6 +184,17 @@ def test_llama_server_serves_it_split_as_it_says(layout: Layout, model: str, tmp
         assert sorted(held) == sorted(count * a_layer for count in (layout.split.layers[0], layout.split.layers[1] - 1))
     else:
         assert len(held) == (1 if layout.split.split_mode in ("none", "tensor") else 2)
+
+
+@pytest.mark.parametrize("layout", [DEMOS[0], NO_CARDS], ids=lambda layout: layout.name)
+def test_what_llama_swap_starts_serves_and_ends(layout: Layout, model: str, tmp_path: Path) -> None:
+    """The command of its configuration, as it starts it: no shell, a port for ${PORT}, SIGTERM in the end."""
+    need("llama-server", *(["ggml-rpc-server"] if layout in DEMOS else []))
+    ((alias, entry),) = yaml.safe_load(command(layout, "llama-swap", model))["models"].items()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with started(shlex.split(entry["cmd"].replace("${PORT}", port)), port, alias, tmp_path / "log") as engine:
+        assert engine.chat(asks("Name a river.", max_tokens=4, temperature=0.0), unheard).text
 
 
 def bench(text: str) -> list[dict[str, Any]]:
