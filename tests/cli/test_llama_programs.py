@@ -26,6 +26,7 @@ from tests.engines.serving import asks, opened, unheard
 from tests.models import write_model
 from tests.waiting import wait_until
 from workbench.domain.export import FIRST_PORT, SERVER_PORT, ExportForm, export
+from workbench.domain.importing import FLAGS
 from workbench.domain.layout import CacheType, Context, Layout
 from workbench.domain.split import Split, Virtual
 from workbench.engines.server import ServerEngine
@@ -273,3 +274,14 @@ def test_speeds_are_llama_servers_own(model: str, tmp_path: Path) -> None:
     assert len(theirs) == len(ours) == 20
     off = [abs(our / their - 1) for pair in zip(ours, theirs, strict=True) for our, their in zip(*pair, strict=True)]
     assert max(off) < 0.03, statistics.median(off)
+
+
+# ── imported ──────────────────────────────────────────────────────────────────────────────
+def test_what_import_reads_is_what_llama_server_calls_it() -> None:
+    need("llama-server")
+    told = subprocess.run([f"{BIN}/llama-server", "--help"], capture_output=True, text=True, env=ENV).stdout
+    paragraphs = re.split(r"\n(?=-)", told)
+    for flag in FLAGS:
+        (own,) = [text for text in paragraphs if flag.names[-1] in re.split(r"[,\s]+", text.splitlines()[0])]
+        assert set(flag.names) <= set(re.split(r"[,\s]+", own.splitlines()[0]))
+        assert f"(env: {flag.variable})" in own
