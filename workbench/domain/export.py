@@ -207,7 +207,7 @@ def _notes(layout: Layout) -> tuple[str, ...]:
         by = "evenly" if split.split_mode == "tensor" else "by what is free on each card"
         notes.append(f"tensor_split is auto: llama.cpp divides {by}; a forecast resolves it to figures")
     if layout.context.n_ctx == 0:
-        notes.append("n_ctx is 0: llama-server takes what the model was trained with")
+        notes.append("n_ctx is 0: llama-server takes what the model was trained with, newer ones as much of it as fits")
     return tuple(notes)
 
 
