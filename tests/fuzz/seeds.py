@@ -101,20 +101,21 @@ def _wire() -> list[bytes]:
     return [wire.encode(message).rstrip(b"\n") for message in sent]
 
 
-def _model(path: Path, arch: str, fused: bool, **numbers: int) -> bytes:
+def small_model(arch: str, *, fused: bool, name: str = "a model", rows: int = 8, **numbers: int) -> bytes:
     """A header of one layer, with as few keys and tensors as tell all that is read of it."""
+    path = folder() / "seed.gguf"
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_name("a model")
+    writer.add_name(name)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
-    for name, number in numbers.items():
-        writer.add_uint32(f"{arch}.{name.replace('__', '.')}", number)
+    for key, number in numbers.items():
+        writer.add_uint32(f"{arch}.{key.replace('__', '.')}", number)
     writer.add_uint64(f"{arch}.context_length", 4096)
     attention = ("attn_qkv",) if fused else ("attn_q", "attn_k", "attn_v")
-    names = ["token_embd.weight", "output_norm.weight"] + [
-        f"blk.0.{name}.weight" for name in (*attention, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    tensors = ["token_embd.weight", "output_norm.weight"] + [
+        f"blk.0.{part}.weight" for part in (*attention, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
     ]
-    for name in names:
-        writer.add_tensor(name, np.zeros((24 if "qkv" in name else 8, 8), np.float32))
+    for tensor in tensors:
+        writer.add_tensor(tensor, np.zeros((3 * rows if "qkv" in tensor else rows, 8), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
@@ -126,8 +127,8 @@ def _model(path: Path, arch: str, fused: bool, **numbers: int) -> bytes:
 def _models() -> list[bytes]:
     heads = {"embedding_length": 8, "block_count": 1, "attention__head_count": 2}
     return [
-        _model(folder() / "seed.gguf", "llama", fused=False, **heads),
-        _model(folder() / "seed.gguf", "phi3", fused=True, **heads, attention__key_length=4, attention__value_length=4),
+        small_model("llama", fused=False, **heads),
+        small_model("phi3", fused=True, **heads, attention__key_length=4, attention__value_length=4),
     ]
 
 
