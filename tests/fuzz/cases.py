@@ -6,7 +6,7 @@ from tests.fuzz.seeds import SEEDS, small_model
 _DEEP = b"[" * DEEP
 _RUN = SEEDS["runs"]()[0]
 _JOURNAL = SEEDS["journal"]()[0]
-_HEADS = {"embedding_length": 8, "block_count": 1, "attention__head_count": 2}
+_HEADS = {"embedding_length": 8, "block_count": 1, "attention.head_count": 2}
 
 
 def _in_run(old: bytes, new: bytes) -> bytes:
@@ -23,11 +23,11 @@ CASES: dict[str, list[bytes]] = {
         b"Eallocating .. MiB on device 0: cudaMalloc failed",
     ],
     "gguf": [
-        small_model("llama", fused=False, **_HEADS | {"block_count": 2**32 - 1}),
-        small_model("llama", fused=False, **_HEADS | {"attention__head_count": 0}),
-        small_model("llama", fused=False, **_HEADS, attention__key_length=0, attention__value_length=0),
-        small_model("phi3", fused=True, rows=0, **_HEADS),
-        small_model("llama", fused=False, name="a mo\x04del\x1b[2J", **_HEADS),
+        small_model("llama", _HEADS | {"block_count": 2**32 - 1}),
+        small_model("llama", _HEADS | {"attention.head_count": 0}),
+        small_model("llama", _HEADS | {"attention.key_length": 0, "attention.value_length": 0}),
+        small_model("phi3", _HEADS, fused=True, rows=0),
+        small_model("llama", _HEADS, name="a mo\x04del\x1b[2J"),
     ],
     "streams": [
         b'{"data": [{"id": "\xed\xa0\x80"}]}',

@@ -1,7 +1,7 @@
 """Sound inputs for each target, from which the search begins."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import gguf
@@ -101,14 +101,16 @@ def _wire() -> list[bytes]:
     return [wire.encode(message).rstrip(b"\n") for message in sent]
 
 
-def small_model(arch: str, *, fused: bool, name: str = "a model", rows: int = 8, **numbers: int) -> bytes:
+def small_model(
+    arch: str, numbers: Mapping[str, int], *, fused: bool = False, name: str = "a model", rows: int = 8
+) -> bytes:
     """A header of one layer, with as few keys and tensors as tell all that is read of it."""
     path = folder() / "seed.gguf"
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(name)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
     for key, number in numbers.items():
-        writer.add_uint32(f"{arch}.{key.replace('__', '.')}", number)
+        writer.add_uint32(f"{arch}.{key}", number)
     writer.add_uint64(f"{arch}.context_length", 4096)
     attention = ("attn_qkv",) if fused else ("attn_q", "attn_k", "attn_v")
     tensors = ["token_embd.weight", "output_norm.weight"] + [
@@ -125,10 +127,11 @@ def small_model(arch: str, *, fused: bool, name: str = "a model", rows: int = 8,
 
 
 def _models() -> list[bytes]:
-    heads = {"embedding_length": 8, "block_count": 1, "attention__head_count": 2}
+    heads = {"embedding_length": 8, "block_count": 1, "attention.head_count": 2}
+    lengths = {"attention.key_length": 4, "attention.value_length": 4}
     return [
-        small_model("llama", fused=False, **heads),
-        small_model("phi3", fused=True, **heads, attention__key_length=4, attention__value_length=4),
+        small_model("llama", heads),
+        small_model("phi3", heads | lengths, fused=True),
     ]
 
 
