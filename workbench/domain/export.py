@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple, get_args
 
 from workbench.domain.export_python import script
+from workbench.domain.faults import is_unprintable
 from workbench.domain.layout import Layout
 from workbench.domain.split import Virtual
 from workbench.domain.text import visible
@@ -44,6 +45,8 @@ def export(layout: Layout, form: ExportForm, model_path: str, cores: int = 1) ->
     if layout.served_by is not None and not (form == "ollama" and layout.engine == "ollama"):
         raise CannotExport(f"{layout.name} is a layout of a server, which names no model file; only `--as ollama` of a "
                            "layout of Ollama says something new")
+    if is_unprintable(model_path):
+        raise CannotExport(f"the model's name {model_path} has a control character, or is not UTF-8; rename the file")
     makers: dict[ExportForm, Callable[[], Exported]] = {
         "llama-server": lambda: _server(layout, model_path, cores),
         "llama-bench": lambda: _bench(layout, model_path, cores),

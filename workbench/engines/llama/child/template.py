@@ -33,16 +33,20 @@ class ChatTemplate:
                 eos_token=_token_text(vocab, llama.llama_vocab_eos(vocab)),
                 bos_token=self.bos,
             )
-        except TemplateError as error:
-            raise EngineError(f"the model's chat template cannot be read: {error}", key="model") from error
+        except Exception as error:  # a stranger's code, which may fail of anything
+            raise EngineError(f"the model's chat template cannot be read: {_said(error)}", key="model") from error
 
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt's text. Raises EngineError where the template refuses the messages."""
         plain = [{"role": message.role, "content": message.content} for message in messages]
         try:
             return str(self._format(messages=plain).prompt)  # type: ignore[arg-type]
-        except (TemplateError, ValueError, TypeError) as error:
-            raise EngineError(f"the model's chat template refuses this conversation: {error}") from error
+        except Exception as error:
+            raise EngineError(f"the model's chat template refuses this conversation: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
 
 
 def _token_text(vocab: object, token: int) -> str:
