@@ -85,7 +85,21 @@ async def test_each_hint_is_shown_once_and_never_over_something_else(tmp_path: P
             hints = [keymap.words(text) for text in HINTS.values()]
             assert [said(app).count(hint) for hint in hints[:2]] == ([1, 1] if time == 0 else [0, 0])
             assert said(app).count(hints[2]) <= 1
-    assert "F5 measures these" in keymap.words(HINTS["change"])
+    assert "F5 measures both" in keymap.words(HINTS["change"])
+
+
+async def test_a_hint_goes_away_by_itself_and_what_else_was_said_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.app.app.HINT_S", 0.05)
+    app = remembered(tmp_path / "screen.json")
+    async with running(app) as pilot:
+        await pilot.press("f6")
+        await until(pilot, lambda: said(app) and not app.main.status.display)
+        assert "A draft" in said(app)[0]
+        app.say("something else")
+        app.main.status.forget("A draft: it was")
+        assert app.main.status.display
 
 
 async def test_cards_that_the_build_cannot_use_are_named_in_the_title() -> None:

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from textual import on, work
 from textual.app import SystemCommand
 from textual.events import Resize
+from textual.filter import Monochrome, NoColor
 from textual.screen import Screen
 
 from workbench.app.abilities import ascii_only, encoding
@@ -18,7 +19,7 @@ from workbench.app.guard import Guard
 from workbench.app.hearing import Hearing
 from workbench.app.inbox import Inbox
 from workbench.app.keymap import Keymap, bindings
-from workbench.app.memory import HINTS, Memory
+from workbench.app.memory import HINT_S, HINTS, Memory
 from workbench.app.messages import (
     Accounted,
     CardsFound,
@@ -87,6 +88,8 @@ class WorkbenchApp(Actions, inherit_bindings=False):
         self.memory = memory or Memory()
         self._troubles = troubles
         self.theme = self._first_theme()
+        # Textual makes black and white of the terminal's own colours, which then are black on black.
+        self._filters = [NoColor() if isinstance(filter, Monochrome) else filter for filter in self._filters]
         self._filters.append(SureWidths())
         if ascii_only(os.environ):
             self._filters.append(Plain(encoding(os.environ)))
@@ -187,8 +190,10 @@ class WorkbenchApp(Actions, inherit_bindings=False):
     def _hint(self, name: str) -> None:
         """Say it, if it never was and nothing else is said now."""
         if self.memory.due(name) and not self.main.status.display:
-            self.say(self.keymap_in_use.words(HINTS[name]))
+            hint = self.keymap_in_use.words(HINTS[name])
+            self.say(hint)
             self.memory.shown(name)
+            self.set_timer(HINT_S, lambda: self.main.status.forget(hint))
 
     def exit(self, *args: Any, **kwargs: Any) -> None:
         """End, remembering where the user was."""

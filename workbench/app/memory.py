@@ -7,10 +7,12 @@ import msgspec
 
 from workbench.store.screen_state import ScreenState, read_screen_state, write_screen_state
 
+HINT_S = 15.0
+"""A hint goes away by itself; F8 has it."""
 HINTS = {
-    "reply": "{command_palette} searches everything that can be done, {help} tells the keys of the pane you are in.",
-    "split": "This is a draft: nothing changes until {split_apply}, and Esc takes it back.",
-    "change": "One load each is no verdict: {compare} measures these two splits against each other.",
+    "reply": "{command_palette} searches all that can be done, {help} tells the keys of this pane.",
+    "split": "A draft: nothing changes until {split_apply}, and Esc takes it back.",
+    "change": "One load each is no verdict: {compare} measures both splits in an A/B.",
 }
 """By what has just happened for the first time; keys by the names of their actions."""
 

@@ -59,6 +59,12 @@ class Status(Static):
         self._draw()
         return there
 
+    def forget(self, message: str) -> None:
+        """Take a message away that is no problem, if it is still shown."""
+        if self._notice == one_line(message, MOST):
+            self._notice = ""
+            self._draw()
+
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """The lines over the whole width; a grid asks for the width of the first column."""
         return super().get_content_height(container, viewport, self.app.size.width - self.gutter.width)
