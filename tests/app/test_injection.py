@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
 from textual.content import Content
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -20,6 +23,7 @@ from tests.app.hostile import STEERING, hostile, hostile_app
 from tests.app.stage import ask, make_app, running, until
 from tests.waiting import wait_until
 from workbench.app.app import WorkbenchApp
+from workbench.app.guard import Guard
 from workbench.domain.text import clean, escaped_json, flat, visible
 from workbench.engines.engine import LoadFailed
 from workbench.engines.scripted import Script
@@ -87,6 +91,18 @@ async def test_a_failure_in_the_engines_words_is_text() -> None:
         await until(pilot, lambda: any(said.problem for said in app.said))
         await pilot.pause()
         assert any("reason" in line for line in drawn(app.screen))
+
+
+def test_the_last_look_mends_what_a_widget_forgot() -> None:
+    """Whatever is drawn, as wide as it was; plain text goes through as it is."""
+    forgotten = Segment(hostile("x", lines=True), Style(bold=True, link="http://evil.example"))
+    plain = Segment("plain ▓ 漢字", Style(bold=True))
+    mended, same = Guard().apply([forgotten, plain], Color(0, 0, 0))
+    assert mended.text.isprintable()
+    assert mended.cell_length == forgotten.cell_length
+    assert mended.style is not None
+    assert (mended.style.link, mended.style.bold) == (None, True)
+    assert same is plain
 
 
 def test_titles_take_no_markup() -> None:
