@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
-from tests.engines.serving import PATIENT, layout
+from tests.engines.serving import PATIENT, layout, opened
 from tests.lab import sessions
 from tests.lab.experiments import SHORT, begin
 from tests.lab.sessions import Told, done
@@ -19,7 +20,7 @@ from workbench.domain.split import Split, Virtual
 from workbench.engines.engine import LoadFailed
 from workbench.lab import events
 from workbench.lab.cards import watched
-from workbench.lab.progress import LoadEnded, RunEvent, SampleTaken
+from workbench.lab.progress import LoadBegan, LoadEnded, RunEvent, SampleTaken
 from workbench.meters.board import WatchedGpu
 from workbench.store.runs import RunError, read_run
 
@@ -144,12 +145,23 @@ def test_an_ab_across_engines(tiny: Path, ollama: Contract) -> None:
     from tests.lab.experiments import layout as ours
 
     ollama.behave(talks=False, reply=["The", " Nile", "."])
-    experiment = begin([ours(tiny), served("ollama", ollama, context=Context(n_ctx=512))], blocks=1)
+    for model in ("tiny", "other:7b"):  # an earlier use left them in memory
+        opened("ollama", ollama, model=model).load(lambda progress: None)
+    earlier = ollama.state["loaded"]["tiny:latest"]["pid"]
+    seen: list[bool] = []
+
+    def listen(event: RunEvent) -> None:
+        if isinstance(event, LoadBegan) and not seen:
+            seen.append("tiny:latest" in ollama.state["loaded"] or psutil.pid_exists(earlier))
+
+    experiment = begin([ours(tiny), served("ollama", ollama, context=Context(n_ctx=512))], blocks=1, listener=listen)
     experiment.start()
     outcome = experiment.wait()
     assert [arm.failure for arm in outcome.arms] == [None, None]
     assert [arm.loads for arm in outcome.arms] == [2, 2]
-    assert ollama.state["loaded"] == {}
+    assert seen == [False]  # A's first load found the memory free
+    assert list(ollama.state["loaded"]) == ["other:7b"]  # which is not the run's to unload
+    assert any("B: Ollama holds other:7b too" in caution for caution in outcome.cautions)
     run = read_run(experiment.folder)
     b = run.header.arm("B").resolved
     assert b is not None

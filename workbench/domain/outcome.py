@@ -232,6 +232,8 @@ def _of_servers(run: Run) -> list[str]:
     for arm in header.arms:
         if arm.arm not in names:
             continue
+        warned = [warning for load in run.loads if load.arm == arm.arm for warning in load.warnings]
+        out += [f"{arm.arm}: {warning}" for warning in dict.fromkeys(warned)]
         sources = {sample.timing.source for sample in run.of(arm.arm) if sample.timing is not None}
         if sources & {"client", "pieces"}:
             counted = "; tokens are counted by the pieces of text that came" if "pieces" in sources else ""

@@ -151,11 +151,19 @@ class OllamaEngine(ServerEngine):
         return self.load(lambda _: None)
 
     def close(self) -> None:
-        """Have the model unloaded, and see it gone: from the server's list, and its process if that is here."""
+        """Unload what this engine had loaded."""
         if not self._asked_to_load:
             return
         self._asked_to_load = False
         self._http.cancel()
+        self.unload()
+
+    def is_in_memory(self) -> bool:
+        """Whether the server holds the model, whoever had it loaded. Raises EngineError."""
+        return self._entry() is not None
+
+    def unload(self) -> None:
+        """Have the model unloaded, and see it gone: from the server's list, and its process if that is here."""
         with contextlib.suppress(EngineError, Cancelled):
             body = {"model": self._layout.model, "messages": [], "keep_alive": 0, "stream": False}
             self._http.ask("POST", "/api/chat", body, patience_s=UNLOADED_S)

@@ -32,6 +32,7 @@ from workbench.lab.conditions import Reader
 from workbench.lab.kit import Kit
 from workbench.lab.progress import LoadBegan, LoadEnded, LoadMoved, RunEvent, SampleTaken
 from workbench.lab.provenance import identify
+from workbench.lab.servers import unload
 from workbench.store.models import ModelError
 from workbench.store.runs import RunError, RunLog
 
@@ -93,6 +94,9 @@ class Runner:
         if self.run.header.method == "resident":
             self._take_resident(missing, on_block)
             return
+        if missing:
+            # What a server still holds of an earlier use would take memory from the other arm's first load.
+            unload((arm.layout for arm in self.run.header.arms), self._call)
         for block, of_block in itertools.groupby(missing, lambda planned: planned.block):
             for _, of_load in itertools.groupby(of_block, lambda planned: planned.slot):
                 self._take_load(list(of_load))

@@ -1,9 +1,12 @@
-"""The models that a layout's server has."""
+"""The models that a layout's server has, and those that it holds in memory."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from workbench.domain.layout import Layout, Timeouts
-from workbench.engines.engine import EngineError, ModelInfo
+from workbench.engines.engine import Engine, EngineError, ModelInfo
 from workbench.lab.trust import check_key
 
 BRIEF = Timeouts(connect_s=1.0, first_token_s=5.0, silence_s=5.0)
@@ -33,3 +36,20 @@ def known_servers(layouts: Iterable[Layout]) -> tuple[Layout, ...]:
         if layout.served_by is not None:
             servers.setdefault((layout.served_by, layout.api_key_env), layout)
     return tuple(servers.values())
+
+
+def unload(layouts: Iterable[Layout], call: Callable[[Engine, Callable[[], None]], None]) -> None:
+    """Have each Ollama unload its model, where an earlier use left it in memory; what does not answer is let be.
+
+    `call` makes an engine's call, so that it can be cancelled.
+    """
+    for layout in layouts:
+        if layout.engine != "ollama":
+            continue
+        from workbench.engines.ollama import OllamaEngine
+
+        with contextlib.suppress(EngineError):
+            check_key(layout)
+            if OllamaEngine.open(msgspec.structs.replace(layout, timeouts=BRIEF)).is_in_memory():
+                engine = OllamaEngine.open(layout)
+                call(engine, engine.unload)
