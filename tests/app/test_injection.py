@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -24,6 +25,8 @@ from tests.app.stage import ask, make_app, running, until
 from tests.waiting import wait_until
 from workbench.app.app import WorkbenchApp
 from workbench.app.guard import Guard
+from workbench.app.wording import whereto
+from workbench.domain.layout import Layout
 from workbench.domain.text import clean, escaped_json, flat, visible
 from workbench.engines.engine import LoadFailed
 from workbench.engines.scripted import Script
@@ -103,6 +106,13 @@ def test_the_last_look_mends_what_a_widget_forgot() -> None:
     assert mended.style is not None
     assert (mended.style.link, mended.style.bold) == (None, True)
     assert same is plain
+
+
+def test_the_title_tells_where_what_is_said_goes() -> None:
+    there = Layout(name="a", engine="openai", model="m", url="https://api.example.org/v1")
+    assert whereto(there) == " at api.example.org"
+    assert whereto(msgspec.structs.replace(there, url="http://127.0.0.1:8080")) == ""
+    assert whereto(Layout(name="a", model="m.gguf")) == ""
 
 
 def test_titles_take_no_markup() -> None:

@@ -7,7 +7,7 @@ from textual.timer import Timer
 from workbench.app.card_rows import kind_of
 from workbench.app.outside import Outside
 from workbench.app.screens.main import MainScreen
-from workbench.app.wording import describe, doing, layout_words
+from workbench.app.wording import describe, doing, layout_words, whereto
 from workbench.domain.card import Card
 from workbench.domain.layout import Layout
 from workbench.engines.engine import Loaded
@@ -153,7 +153,7 @@ class Hearing:
         main = self._main
         main.header.left = (
             f"{loaded.model.name} {loaded.model.quantisation}".rstrip()
-            + f" · {layout.label()} · ctx {loaded.n_ctx or '–'}"
+            + f" · {layout.label()}{whereto(layout)} · ctx {loaded.n_ctx or '–'}"
         )
         titles = [row.title or str(row.kind) for row in main.cards.rows[: len(loaded.cards)]]
         counted = ", ".join(f"{titles.count(title)} × {title}" for title in dict.fromkeys(titles))

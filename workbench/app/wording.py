@@ -1,9 +1,12 @@
 """How events of the session and forecasts are said to people."""
 
+from urllib.parse import urlsplit
+
 from workbench.app.history_rows import cache_types
 from workbench.domain.card import format_mib
 from workbench.domain.forecast import Forecast
 from workbench.domain.layout import Layout
+from workbench.domain.servers import is_here
 from workbench.lab import events
 from workbench.lab.forecast import Answer, said
 
@@ -33,6 +36,12 @@ def describe(problem: events.Problem) -> str:
     if problem.serving is not None:
         text += f" · {problem.serving} serves on"
     return text
+
+
+def whereto(layout: Layout) -> str:
+    """` at HOST` where what is said leaves this machine; empty where it does not."""
+    url = layout.served_by
+    return "" if url is None or is_here(url) else f" at {urlsplit(url).hostname}"
 
 
 def layout_words(layout: Layout) -> str:
