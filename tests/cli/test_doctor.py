@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Workbench
 from workbench.cli import doctor
 from workbench.cli.doctor import look_at_keys, look_at_terminal
 from workbench.cli.failures import Code
@@ -38,7 +37,10 @@ def test_all_subjects_are_told_and_nothing_secret(folder: Path, own_home: Path) 
     assert "~/data" in done.stdout
 
 
-def test_an_engine_that_cannot_be_imported_is_broken_and_the_rest_is_told(folder: Path, tmp_path: Path) -> None:
+def test_an_engine_that_cannot_be_imported_and_a_folder_in_the_way_are_broken_and_the_rest_is_told(
+    folder: Path, tmp_path: Path, own_home: Path
+) -> None:
+    (own_home / "state").write_text("in the way")
     fake = tmp_path / "fake" / "llama_cpp"
     fake.mkdir(parents=True)
     (fake / "__init__.py").write_text('raise OSError("libcudart.so.12: cannot open shared object file")\n')
@@ -48,16 +50,10 @@ def test_an_engine_that_cannot_be_imported_is_broken_and_the_rest_is_told(folder
     assert done.stderr == ""
     assert "✗ llama-cpp-python cannot be imported: OSError: libcudart.so.12: cannot open" in done.stdout
     assert "venv\n" in done.stdout
+    assert f"    mv {own_home / 'state'}" in done.stdout.replace("$USER", getpass.getuser())
     assert "layouts/bad.yaml:" in done.stdout
     for subject in ("driver", "host", "folders", "terminal"):
         assert f"\n{subject}\n" in f"\n{done.stdout}"
-
-
-def test_a_folder_in_the_way_ends_it_with_1(workbench: Workbench, own_home: Path) -> None:
-    (own_home / "state").write_text("in the way")
-    done = workbench("doctor")
-    assert done.returncode == Code.FAILED
-    assert f"mv {own_home / 'state'}" in done.stdout.replace("$USER", getpass.getuser())
 
 
 @pytest.mark.parametrize(

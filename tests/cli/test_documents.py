@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
 RUN = {
     "workbench check layouts/*.yaml": "sound",
-    "workbench forecast demo-even --tensor-split 3,1": "RPC1",
     "workbench export two-cards-3-1 --as llama-server": "--tensor-split 3,1",
     "workbench import --out layouts/mine.yaml llama-server -m model.gguf -ngl 81 -ts 61,20 -c 8192": "",
     'workbench run demo-3-1 -p "Write three sentences on rivers." --max-tokens 16': " ",
@@ -59,6 +58,7 @@ PARSED = {
     "workbench cards --topology": "tests/cli/test_cards.py runs it",
     "workbench cards --watch 1 --json": "never ends; tests/cli/test_cards.py reads it",
     "git diff | workbench run LAYOUT - --json": "LAYOUT is the reader's; tests/cli/test_run.py runs it",
+    "workbench forecast demo-even --tensor-split 3,1": "tests/cli/test_forecast.py runs it",
     "workbench forecast LAYOUT --n-ctx 4096": "LAYOUT is the reader's; tests/cli/test_forecast.py runs it",
     "workbench ab demo-single demo-tensor --prompts quick": "takes minutes; tests/cli/test_ab.py runs a short one",
     "workbench ab A B --prompts SET --blocks 8": "takes minutes",

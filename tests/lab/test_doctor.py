@@ -86,6 +86,7 @@ def test_cards_of_llama_cpp_and_of_the_driver_are_brought_together(
 
 def test_cards_that_the_build_cannot_use(monkeypatch: pytest.MonkeyPatch, plug: Plug) -> None:  # noqa: F811
     plug(FakeNvmlLib(*TWO))
+    monkeypatch.setattr(doctor_engine, "_forecast", lambda: Finding(subject="forecast"))
     findings = look_at_engine({}, Remedies("ubuntu", nvcc=False))
     broken = next(problem for problem in problems(findings) if problem.broken)
     assert "2 NVIDIA cards" in broken.what

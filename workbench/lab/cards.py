@@ -12,6 +12,7 @@ from workbench.domain.topology import Topology, lay_out
 from workbench.engines.engine import Loaded
 from workbench.engines.llama.client import list_devices
 from workbench.engines.llama.wire import Device
+from workbench.lab.remedies import Remedies
 from workbench.meters.board import Watched, WatchedGpu, WatchedName, WatchedProcess, Watching
 from workbench.meters.nvml import Gpu, Nvml
 from workbench.meters.pagecache import model_files
@@ -160,8 +161,8 @@ def lacking(
     if (visible := env.get("CUDA_VISIBLE_DEVICES")) is not None:
         return f"CUDA_VISIBLE_DEVICES={visible} hides every card", "unset CUDA_VISIBLE_DEVICES", 0
     count = len(nvml.gpus)
-    what = f"the driver knows {_counted(count)}, but this llama.cpp was built without CUDA (nvcc is needed)"
-    return what, "make venv", count
+    what = f"the driver knows {_counted(count)}, but this llama.cpp was built without CUDA"
+    return what, Remedies().build(cuda=True), count
 
 
 def _counted(cards: int) -> str:
