@@ -17,7 +17,7 @@ from workbench.lab.kit import RealKit
 from workbench.lab.plan import plan_load
 from workbench.lab.servers import server_models
 from workbench.lab.trust import check_cards, check_key
-from workbench.store.documents import DocumentError
+from workbench.store.documents import DocumentError, read_prompt_set
 from workbench.store.journal import LayoutServes, read
 from workbench.store.models import ModelError, resolve_model
 from workbench.store.places import read_config
@@ -165,6 +165,16 @@ def test_only_models_and_images_are_read(tmp_path: Path) -> None:
         with pytest.raises(EngineError) as failed:
             image_base64(str(path))
         assert "PRIVATE" not in str(failed.value)
+
+
+@pytest.mark.parametrize("image", ["/home/me/me.png", "~/me.png", "../me.png", "a/../../me.png"])
+def test_a_prompt_set_sends_no_images_of_other_folders(tmp_path: Path, image: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("name: a\nprompts:\n  - id: x\n    messages: [{role: user, content: see, images: [chart.png, "
+                    f"'{image}']}}]\n")  # fmt: skip
+    with pytest.raises(DocumentError) as caught:
+        read_prompt_set(path)
+    assert (caught.value.key, caught.value.line) == ("prompts[0].messages[0].images[1]", 4)
 
 
 def test_a_files_name_cannot_end_a_command_early() -> None:

@@ -274,6 +274,12 @@ def _check_messages(messages: Sequence[Message], has_system: bool) -> list[Fault
     for at, message in enumerate(messages):
         if not message.content.strip():
             faults.append(Fault(f"messages[{at}].content", "is empty; write what was said"))
+        faults += [
+            Fault(f"messages[{at}].images[{number}]", "leads out of the current folder, from where a prompt set of "
+                  "anyone's may send nothing; write a name such as chart.png")
+            for number, image in enumerate(message.images)
+            if image.startswith(("/", "~")) or ".." in image.split("/")
+        ]  # fmt: skip
         if message.role == "system" and at > 0:
             faults.append(Fault(f"messages[{at}].role", "is system, which may only come first; use user or assistant"))
         elif message.role == "system" and has_system:
