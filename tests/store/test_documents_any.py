@@ -46,14 +46,6 @@ def ends_well(path: Path) -> None:
         assert fault.line is None or fault.line >= 1
 
 
-@pytest.mark.parametrize("name", ["a.yaml", "a.jsonl"])
-@given(data=st.binary(max_size=200))
-def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, name: str, data: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / name
-    path.write_bytes(data)
-    ends_well(path)
-
-
 @given(at=st.integers(0, len(SOUND)), cut=st.integers(0, 12), junk=st.text("[]{}:,#&*!|>'\"%@`-? \n\tax0.", max_size=8))
 def test_any_slip_of_the_keyboard(tmp_path_factory: pytest.TempPathFactory, at: int, cut: int, junk: str) -> None:
     path = tmp_path_factory.getbasetemp() / "slip.yaml"
