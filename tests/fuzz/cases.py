@@ -43,6 +43,7 @@ CASES: dict[str, list[bytes]] = {
         _in_run(b'"layout":{', b'"layout":{"env":{"LD_PRELOAD":"/tmp/x.so"},'),
         _in_run(b'"id":"simulated"', b'"id":"../../x"'),
         _in_run(b'"created":0', b'"created":1e300'),
+        _in_run(b'"blocks":2', b'"blocks":2000000000'),
         _in_run(b'"at":0.0', b'"at":1e30'),
         _in_run(b'"decode_s":', b'"decode_s":1e-320,"io_s":'),
         b'{"version":1,"arms":' + _DEEP + b"\n---\n",

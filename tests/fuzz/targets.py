@@ -15,10 +15,12 @@ import msgspec
 import pynvml
 
 from tests.meters.fake_nvml import FakeGpu, FakeNvmlLib
+from workbench.app import ab_draw
 from workbench.app.opening import said_so_far
 from workbench.cli.outcome import outcome_text
 from workbench.cli.runs import join_text
 from workbench.domain import wording
+from workbench.domain.comparison import METRICS
 from workbench.domain.conversation import Message
 from workbench.domain.export import FORMS, CannotExport, export
 from workbench.domain.importing import CannotImport, import_command
@@ -242,20 +244,30 @@ def streams(data: bytes) -> None:
 def runs(data: bytes) -> None:
     """The folder of a run: `run.json`, a line `---`, `samples.jsonl`."""
     header, _, samples = data.partition(b"\n---\n")
-    at = folder() / "run"
-    at.mkdir(exist_ok=True)
-    (at / HEADER).write_bytes(header)
-    (at / SAMPLES).write_bytes(samples)
+    at_folder = folder() / "run"
+    at_folder.mkdir(exist_ok=True)
+    (at_folder / HEADER).write_bytes(header)
+    (at_folder / SAMPLES).write_bytes(samples)
     try:
-        run = read_run(at)
+        run = read_run(at_folder)
     except RunError as error:
         fit_for_people(str(error))
         return
     for problem in run.problems:
         fit_for_people(problem)
-    outcome = judge(at)
+    outcome = judge(at_folder)
     outcome_text(outcome)
     wording.conclusion(outcome)
+    for metric in METRICS:
+        ab_draw.verdict(run, outcome, metric, running=False)
+        ab_draw.next_step(run, outcome, metric)
+        ab_draw.speeds(run, outcome, metric, 80)
+        ab_draw.blocks(run, metric)
+    for at, prompt in enumerate(run.header.prompts.prompts):
+        ab_draw.outputs_head(run, outcome, at)
+        first, second, _ = ab_draw.pair(run, prompt.id)
+        ab_draw.output("A", first, second)
+    ab_draw.details(run, outcome, at_folder)
     for form in FORMATS:
         text = export_run(run, outcome, form)
         if form == "md":

@@ -149,6 +149,8 @@ def check_run(header: RunHeader) -> list[Fault]:
     for at, planned in enumerate(header.plan):
         if planned.prompt not in ids or planned.arm not in arms or not 0 <= planned.block < header.blocks:
             faults.append(Fault(f"plan[{at}]", "is of another run"))
+    if header.plan and header.blocks != max(planned.block for planned in header.plan) + 1:
+        faults.append(Fault("blocks", f"{header.blocks} are not those of the plan"))
     if not 0 <= header.created < LARGEST:
         faults.append(Fault("created", "is no time"))
     return faults
