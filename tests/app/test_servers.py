@@ -90,7 +90,7 @@ async def test_a_server_that_is_asked_nothing_says_so(openai: Contract) -> None:
         await loaded(pilot, app)
         await until(pilot, lambda: "split where it is started" in shown(app, "#split-mode"))
         assert shown(app, "#split-rows") == ""
-        assert "server tells no memory" in shown(app, "#card-rows")
+        assert "server tells nothing of its memory" in shown(app, "#card-rows")
         await pilot.press("f6")
         for key in ("left", "m", "enter"):
             app.said.clear()

@@ -36,7 +36,7 @@ def server_line(served: Served, width: int) -> Content:
     """What a server says that its model takes, and whether its processes are on this machine."""
     total, on_cards = served.total_mib, served.on_cards_mib
     if total is None or on_cards is None:
-        pieces = ["tells no memory"]
+        pieces = ["tells nothing of its memory"]
     elif on_cards >= total:
         pieces = [f"{total:.0f} MiB, all on cards"]
     else:
