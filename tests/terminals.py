@@ -16,8 +16,16 @@ from pathlib import Path
 import psutil
 import pyte
 
+from tests.waiting import wait_until
+
 ENTER, QUIT, ESC, F6, F8 = b"\r", b"\x11", b"\x1b[27u", b"\x1b[17~", b"\x1b[19~"
 _UNKNOWN_TO_PYTE = re.compile(rb"\x1b\[[<>=][0-9;]*[a-zA-Z]|\x1b\[\?[0-9;]*\$p|\x1b\[[0-9;]* q")
+_SURROUNDINGS = {
+    "TERM": "xterm-256color",
+    "LANG": "C.UTF-8",
+    "TEXTUAL_ANIMATIONS": "none",
+    "PYTHONPATH": str(Path(__file__).parents[1]),
+}
 _LOCALE = ("LANG", "LC_ALL", "LC_CTYPE", "NO_COLOR", "COLORTERM", "COLORFGBG", "SSH_CONNECTION", "SSH_TTY", "TMUX")
 
 
@@ -43,11 +51,12 @@ class Terminal:
         self.process = subprocess.Popen(
             [sys.executable, *program, *args],
             cwd=folder, stdin=slave, stdout=slave, stderr=slave, preexec_fn=_lead,
-            env={**inherited, "TERM": "xterm-256color", "LANG": "C.UTF-8", "TEXTUAL_ANIMATIONS": "none", **(env or {})},
+            env={**inherited, **_SURROUNDINGS, **(env or {})},
         )  # fmt: skip
         os.close(slave)
         self.written = b""
         self._drawn = 0
+        self._lock = threading.Lock()
         self._screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self._screen)
         self.reading = threading.Event()
@@ -61,7 +70,9 @@ class Terminal:
             self.reading.wait()
             try:
                 if select.select([self.master], [], [], 0.05)[0]:
-                    self.written += os.read(self.master, 65536)
+                    data = os.read(self.master, 65536)
+                    with self._lock:
+                        self.written += data
             except OSError:
                 return
 
@@ -78,23 +89,42 @@ class Terminal:
 
     def lines(self) -> list[str]:
         """What is on the screen now."""
-        new, self._drawn = self.written[self._drawn :], len(self.written)
+        with self._lock:
+            new, self._drawn = self.written[self._drawn :], len(self.written)
         self._stream.feed(_UNKNOWN_TO_PYTE.sub(b"", new))
         return list(self._screen.display)
+
+    def cells(self, column: int) -> list[str]:
+        """What is in one column, from the top; "" is the right half of something wide."""
+        self.lines()
+        return [self._screen.buffer[row][column].data for row in range(self._screen.lines)]
+
+    def forget(self) -> None:
+        """Keep what is on the screen, not how it came there."""
+        self.lines()
+        with self._lock:
+            self.written, self._drawn = self.written[self._drawn :], 0
 
     def shows(self, text: str) -> bool:
         """Whether this is on the screen now."""
         return any(text in line for line in self.lines())
 
+    def wait_for(self, *texts: str, timeout: float = 20.0) -> None:
+        """Return once all of these are on the screen; fail with what is there after `timeout` seconds."""
+        try:
+            wait_until(lambda: all(self.shows(text) for text in texts) or self.process.poll() is not None, timeout)
+            assert self.process.poll() is None
+        except AssertionError:
+            drawn = "\n".join(self.lines())
+            raise AssertionError(f"{texts} not within {timeout:g} s; ended: {self.process.poll()}\n{drawn}") from None
+
     @property
     def restored(self) -> bool:
         """Whether the terminal is as it was found: its modes, the screen, the cursor, the mouse, the keyboard."""
-        ends = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l", b"\x1b[?1003l", b"\x1b[?2004l", b"\x1b[?1004l", b"\x1b[<u")
-        begins = (b"\x1b[?1049h", b"\x1b[?25l", b"\x1b[?1000h", b"\x1b[?1003h", b"\x1b[?2004h", b"\x1b[?1004h", b"\x1b[>")
-        put_back = all(
-            self.written.rfind(end) > self.written.rfind(begin) or begin not in self.written
-            for begin, end in zip(begins, ends, strict=True)
-        )
+        modes = (b"?1049", b"?1000", b"?1003", b"?2004", b"?1004")
+        pairs = [(b"\x1b[" + mode + b"h", b"\x1b[" + mode + b"l") for mode in modes]
+        pairs += [(b"\x1b[?25l", b"\x1b[?25h"), (b"\x1b[>", b"\x1b[<u")]
+        put_back = all(self.written.rfind(end) >= self.written.rfind(begin) for begin, end in pairs)
         return put_back and termios.tcgetattr(self.master) == self.before
 
     def children(self) -> list[psutil.Process]:

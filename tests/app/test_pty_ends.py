@@ -4,17 +4,14 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.app.conftest import OpenTerminal
 from tests.terminals import F8, QUIT, Terminal
 from tests.waiting import wait_until
 
-Open = Callable[..., Terminal]
-STAGE = ("-m", "tests.app.stage")
 CRASH = """
 import sys, threading
 from workbench.app import app
@@ -30,20 +27,6 @@ else:
     app.WorkbenchApp.action_messages = {'loop': fail, 'thread': fail_aside}[where]
 main()
 """
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Open]:
-    """Opens a terminal; all are closed at the end."""
-    made: list[Terminal] = []
-
-    def open_terminal(*args: str, **options: object) -> Terminal:
-        made.append(Terminal(tmp_path, *args, **options))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield open_terminal
-    for terminal in made:
-        terminal.close()
 
 
 def loaded(terminal: Terminal) -> list[psutil.Process]:
@@ -63,7 +46,7 @@ def gone(children: list[psutil.Process]) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
-def test_a_signal_leaves_nothing(start: Open, number: signal.Signals) -> None:
+def test_a_signal_leaves_nothing(start: OpenTerminal, number: signal.Signals) -> None:
     terminal = start("demo", size=(80, 24))
     children = loaded(terminal)
     terminal.process.send_signal(number)
@@ -77,7 +60,7 @@ def test_a_signal_leaves_nothing(start: Open, number: signal.Signals) -> None:
         assert b"Traceback" not in terminal.written
 
 
-def test_a_terminal_that_goes_leaves_nothing(start: Open) -> None:
+def test_a_terminal_that_goes_leaves_nothing(start: OpenTerminal) -> None:
     terminal = start("demo", size=(80, 24))
     children = loaded(terminal)
     terminal.hang_up()
@@ -86,7 +69,7 @@ def test_a_terminal_that_goes_leaves_nothing(start: Open) -> None:
 
 
 @pytest.mark.parametrize("where", ["loop", "thread", "input"])
-def test_a_fault_of_our_own_leaves_nothing(start: Open, where: str) -> None:
+def test_a_fault_of_our_own_leaves_nothing(start: OpenTerminal, where: str) -> None:
     terminal = start("demo", where, program=("-c", CRASH), size=(80, 24))
     children = loaded(terminal)
     terminal.type(F8)
@@ -96,7 +79,7 @@ def test_a_fault_of_our_own_leaves_nothing(start: Open, where: str) -> None:
     assert b"Traceback" not in terminal.written
 
 
-def test_stopped_it_gives_the_terminal_back_and_takes_it_again(start: Open) -> None:
+def test_stopped_it_gives_the_terminal_back_and_takes_it_again(start: OpenTerminal) -> None:
     terminal = start("demo", size=(80, 24))
     children = loaded(terminal)
     process = psutil.Process(terminal.process.pid)
@@ -112,7 +95,7 @@ def test_stopped_it_gives_the_terminal_back_and_takes_it_again(start: Open) -> N
     wait_until(lambda: terminal.restored and gone(children))
 
 
-def test_it_ends_though_the_link_stands_still(start: Open) -> None:
+def test_it_ends_though_the_link_stands_still(start: OpenTerminal) -> None:
     terminal = start("demo", size=(80, 24))
     children = loaded(terminal)
     terminal.reading.clear()
@@ -132,7 +115,7 @@ def _fill(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.05, 0.1, 0.2])
-def test_an_early_ctrl_c_says_nothing(start: Open, after_s: float) -> None:
+def test_an_early_ctrl_c_says_nothing(start: OpenTerminal, after_s: float) -> None:
     terminal = start("--help", program=("-X", "frozen_modules=on", "-c", EARLY))
     wait_until(lambda: b"go" in terminal.written)
     time.sleep(after_s)
