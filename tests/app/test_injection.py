@@ -27,7 +27,7 @@ from workbench.app.app import WorkbenchApp
 from workbench.app.guard import Guard
 from workbench.app.wording import whereto
 from workbench.domain.layout import Layout
-from workbench.domain.text import clean, escaped_json, flat, visible
+from workbench.domain.text import clean, escaped_json, flat, tame, visible
 from workbench.engines.engine import LoadFailed
 from workbench.engines.scripted import Script
 
@@ -141,8 +141,9 @@ def test_each_piece(piece: str, shown: str) -> None:
     "text",
     ["Zoë, naïve, Ångström", "नमस्ते", "ภาษาไทย", "می‌خواهم", "שָׁלוֹם עֲלֵיכֶם", "👩‍💻 👍🏽 🇩🇪 ❤️", "a\n\tb", "한글 漢字"],
 )
-def test_letters_of_all_scripts_stay(text: str) -> None:
+def test_letters_of_all_scripts_stay_also_piece_by_piece(text: str) -> None:
     assert clean(text) == text
+    assert "".join(map(tame, text)) == text
 
 
 def test_marks_neither_tower_nor_stand_loose() -> None:

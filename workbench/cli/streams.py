@@ -5,7 +5,7 @@ import os
 import sys
 from typing import TextIO
 
-from workbench.domain.text import clean
+from workbench.domain.text import tame
 
 
 class Guarded(io.TextIOWrapper):
@@ -17,7 +17,7 @@ class Guarded(io.TextIOWrapper):
 
     def write(self, text: str) -> int:
         """Write what of the text is text."""
-        super().write(clean(text))
+        super().write(tame(text))
         return len(text)
 
 

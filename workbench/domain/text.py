@@ -31,13 +31,13 @@ def clean(text: str) -> str:
     """The text without what could steer a terminal; newlines and tabs stay, half a character becomes `�`."""
     if text.isprintable() and text.isascii():
         return text
-    text = tame(_LINES.sub("\n", text))
+    text = tame(text)
     return text if text.isascii() else _LOOSE.sub("", _TOWER.sub(r"\1", text))
 
 
 def tame(text: str) -> str:
-    """The same for a piece of a line, whose marks may belong to the piece before."""
-    return _HALF.sub("\ufffd", _GONE.sub("", text))
+    """The same for a piece of a text, whose first marks may belong to the piece before."""
+    return _HALF.sub("\ufffd", _GONE.sub("", _LINES.sub("\n", text)))
 
 
 def flat(text: str) -> str:

@@ -11,7 +11,7 @@ from workbench.app.panes.markdown import Answer, StillMarkdown
 from workbench.app.panes.steady import Steady
 from workbench.app.text import parts
 from workbench.domain.conversation import StopReason, Turn
-from workbench.domain.text import clean
+from workbench.domain.text import clean, tame
 
 ENDINGS: dict[StopReason, str] = {
     "stop": "",
@@ -97,7 +97,7 @@ class TurnView(Steady, Vertical):
 
     async def grow(self, text: str) -> None:
         """Add to the reply."""
-        self.reply += clean(text)
+        self.reply += tame(text)
         await self._sync(parts(self.reply, finished=False), finished=False)
 
     async def settle(self, turn: Turn, *, still: bool = False) -> None:
