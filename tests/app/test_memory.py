@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.stage import ask, make_app, measured, running, until
+from tests.app.stage import ask, make_app, running, until
 from workbench.app.app import WorkbenchApp
 from workbench.app.keymap import Keymap
 from workbench.app.memory import HINTS, Memory
@@ -21,10 +21,6 @@ def remembered(path: Path, keymap: Keymap | None = None) -> WorkbenchApp:
 
 def said(app: WorkbenchApp) -> list[str]:
     return [one.message for one in app.said]
-
-
-def two_measured(app: WorkbenchApp) -> bool:
-    return measured(app) == 2
 
 
 async def test_the_next_start_is_as_the_last_one_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,6 +41,16 @@ async def test_the_next_start_is_as_the_last_one_was_left(tmp_path: Path, monkey
         assert not app.main.query_one(Tabs).chat
         assert app.main.cards.compact is app.memory.state.compact is not None
         assert app.main.chat.prompt.text == "half a thought"
+
+
+async def test_themes_draw_the_screen_and_are_remembered(tmp_path: Path) -> None:
+    app = remembered(tmp_path / "screen.json")
+    async with running(app) as pilot:
+        assert {"terminal-dark", "terminal-light", "textual-light"} <= set(app.available_themes)
+        for theme in sorted(app.available_themes)[::4]:
+            app.theme = theme
+            await pilot.pause()
+            assert app.memory.state.theme == theme
 
 
 async def test_a_theme_that_is_gone_and_a_pane_that_is_gone_do_no_harm(tmp_path: Path) -> None:
@@ -69,23 +75,23 @@ async def test_a_damaged_state_is_told_and_stops_nothing(tmp_path: Path) -> None
 async def test_each_hint_is_shown_once_and_never_over_something_else(tmp_path: Path) -> None:
     path = tmp_path / "screen.json"
     keymap = Keymap({"compare": "f5", "runs": "f3"})
-    for time in range(2):
-        app = remembered(path, keymap)
-        async with running(app) as pilot:
-            app.say("something that matters", problem=True)
-            await ask(pilot, app, "one")
-            app.main.go_to(app.main.chat.prompt)
-            app.main.status.dismiss()
-            await ask(pilot, app, "two")
-            await pilot.pause()
-            app.main.status.dismiss()
-            await pilot.press("f6", "left", "enter")
-            await until(pilot, partial(two_measured, app))
-            await pilot.pause()
-            hints = [keymap.words(text) for text in HINTS.values()]
-            assert [said(app).count(hint) for hint in hints[:2]] == ([1, 1] if time == 0 else [0, 0])
-            assert said(app).count(hints[2]) <= 1
-    assert "F5 measures both" in keymap.words(HINTS["change"])
+    hints = {name: keymap.words(text) for name, text in HINTS.items()}
+    app = remembered(path, keymap)
+    async with running(app) as pilot:
+        app.say("something that matters", problem=True)
+        await pilot.press("f6", "f6")
+        assert said(app) == ["something that matters"]
+        app.main.status.dismiss()
+        await ask(pilot, app, "one")
+        await until(pilot, lambda: hints["reply"] in said(app))
+        app.main.status.dismiss()
+        await pilot.press("f6", "f6", "f6")
+        assert said(app).count(hints["split"]) == 1
+        app.main.status.dismiss()
+        await pilot.press("left", "enter")
+        await until(pilot, lambda: hints["change"] in said(app))
+    assert "F5 measures both" in hints["change"]
+    assert not any(Memory(path).due(name) for name in HINTS)
 
 
 async def test_a_hint_goes_away_by_itself_and_what_else_was_said_stays(

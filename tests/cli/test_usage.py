@@ -134,6 +134,16 @@ def test_check_names_every_error_on_a_line_of_its_own(workbench: Workbench, fold
     assert sorted(line.split(": ")[0] for line in done.stderr.splitlines()) == ["bad.yaml:6", "bad.yaml:7"]
 
 
+def test_check_knows_the_configuration_and_the_key_map_by_their_names(workbench: Workbench, folder: Path) -> None:
+    (folder / "config.yaml").write_text("price: {per_hour: 0}\n")
+    (folder / "keymap.yaml").write_text("keys:\n  compare: F5\n  runs: F12\n")
+    done = workbench("check", "config.yaml", "keymap.yaml")
+    assert done.returncode == Code.WRONG
+    assert [line.split(": ")[:2] for line in done.stderr.splitlines()] == [
+        ["config.yaml:1", "price.per_hour"], ["keymap.yaml:3", "keys.runs"],
+    ]  # fmt: skip
+
+
 def test_check_of_a_sound_document(workbench: Workbench) -> None:
     assert workbench("check", "layouts/small.yaml").returncode == Code.DONE
 

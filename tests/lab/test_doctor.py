@@ -210,7 +210,7 @@ def test_documents_that_are_wrong_are_named_with_their_line(own_home: Path) -> N
     said = problems(look_at_machine({"WORKBENCH_HOME": str(own_home)}))
     config = next(problem for problem in said if "config.yaml:2" in problem.what)
     assert config.broken
-    assert config.fix == f"${{EDITOR:-vi}} +2 {own_home / 'config' / 'config.yaml'}"
+    assert config.fix == f"workbench check {own_home / 'config' / 'config.yaml'}"
     layout = next(problem for problem in said if "bad.yaml" in problem.what)
     assert not layout.broken
     assert layout.fix == f"workbench check {own_home / 'config' / 'layouts' / 'bad.yaml'}"

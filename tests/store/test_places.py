@@ -7,6 +7,7 @@ import pytest
 from workbench.domain.duty import Price
 from workbench.domain.layout import Layout
 from workbench.domain.prompts import PromptSet
+from workbench.store.config import Config
 from workbench.store.documents import DocumentError
 from workbench.store.places import (
     Places,
@@ -35,6 +36,17 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def test_a_configuration_that_may_not_be_looked_at_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, *, follow_symlinks: bool = True) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    at = places({"WORKBENCH_HOME": str(tmp_path)})
+    assert read_config(at) == Config()
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(DocumentError, match=r"config\.yaml: cannot be read: Permission denied"):
+        read_config(at)
 
 
 def test_one_variable_moves_everything(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from textual.widgets import TextArea
 from workbench.app.keymap import ALONE, KEYS, Key, Keymap, Where, shown
 from workbench.domain.faults import Fault, nearest
 from workbench.store.config import UserKeys
-from workbench.store.documents import DocumentError, read_document
+from workbench.store.documents import DocumentError, is_there, read_document
 from workbench.store.places import places
 
 _WRITTEN = {
@@ -27,7 +27,7 @@ _BY_NAME = {key.name: key for key in KEYS}
 
 def read_keymap(path: Path) -> Keymap:
     """The registry with the user's keys; the defaults where there is no file. Raises DocumentError."""
-    if not path.exists():
+    if not is_there(path):
         return Keymap()
     return Keymap(_own(read_document(path, UserKeys, check_keys)))
 

@@ -247,26 +247,18 @@ def cards(as_json: bool, watch: float | None, topology: bool) -> None:
 @commands.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 def check(files: Sequence[str]) -> None:
-    """Check layouts and prompt sets; one line for each error.
+    """Check layouts, prompt sets, config.yaml and keymap.yaml.
 
-    Each names file, line and key, and what would be right.
+    One line for each fault names file, line and key, and what would be right.
 
     \b
     Examples:
       workbench check layouts/*.yaml prompts/*
+      workbench check ~/.config/workbench/config.yaml
     """
-    from workbench.domain.text import visible
-    from workbench.store.documents import check_document
+    from workbench.cli.checking import check_files
 
-    wrong = False
-    for file in files:
-        errors = check_document(file)
-        wrong = wrong or bool(errors)
-        for error in errors:
-            click.echo(str(error), err=True)
-        if not errors:
-            click.echo(f"{visible(file)}: sound")
-    if wrong:
+    if not check_files(files):
         sys.exit(Code.WRONG)
 
 

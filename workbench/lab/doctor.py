@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import socket
 import tempfile
@@ -14,14 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import psutil
 
 from workbench import __version__
 from workbench.domain.env import ALLOWED, READ_BY_PRESENCE, means_off
 from workbench.domain.report import Facts, Finding, Mask, Problem
 from workbench.lab.remedies import Remedies, required
-from workbench.store.documents import DocumentError
+from workbench.store.documents import DocumentError, is_there
 from workbench.store.models import DEMO, ModelError, resolve_model
 from workbench.store.places import Places, list_layouts, list_prompt_sets, places, read_config
 
@@ -198,7 +198,7 @@ def _documents(at: Places) -> Finding:
     problems: list[Problem] = []
     try:
         read_config(at)
-        config = "sound" if (at.config / "config.yaml").exists() else None
+        config = "sound" if is_there(at.config / "config.yaml") else None
     except DocumentError as error:
         config = "wrong"
         problems.append(broken_document(error, broken=True))
@@ -209,19 +209,15 @@ def _documents(at: Places) -> Finding:
     for name, documents in listed:
         wrong = [document for _, document in documents if isinstance(document, DocumentError)]
         counts[name] = len(documents) - len(wrong)
-        problems += [
-            msgspec.structs.replace(broken_document(error, broken=False), fix=f"workbench check {error.path}")
-            for error in wrong
-        ]
+        problems += [broken_document(error, broken=False) for error in wrong]
     return Finding(subject="documents", facts=counts, problems=tuple(problems))
 
 
 def broken_document(error: DocumentError, *, broken: bool) -> Problem:
-    """Where a document is wrong, and the editor on its line; not what stands there, which may be a secret."""
+    """Where a document is wrong, and the command that says how; not what stands there, which may be a secret."""
     place = str(error.path) if error.line is None else f"{error.path}:{error.line}"
-    line = "" if error.line is None else f"+{error.line} "
     what = f"{place}: {error.key}: is not right" if error.key else f"{place}: cannot be used"
-    return Problem(what=what, fix=f"${{EDITOR:-vi}} {line}{error.path}", broken=broken)
+    return Problem(what=what, fix=f"workbench check {shlex.quote(str(error.path))}", broken=broken)
 
 
 def _servers() -> Finding:

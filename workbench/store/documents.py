@@ -69,6 +69,24 @@ def check_document(path: str | Path) -> list[DocumentError]:
     return _read(path, Layout, check_layout)[1]
 
 
+def check_as(
+    path: str | Path, kind: type[_Document], rules: Callable[[_Document], list[Fault]]
+) -> list[DocumentError]:
+    """All faults of a document of a known kind; empty if it is sound."""
+    return _read(path, kind, rules)[1]
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file of that name, also one that may not be looked at."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def locate(path: str | Path, key: str) -> int | None:
     """The line of a key, or of what would hold it; None if the document cannot be read."""
     try:
@@ -102,9 +120,9 @@ def _tree(path: Path) -> Tree:
 
 
 def _text(path: Path, most: int) -> str:
-    if path.is_dir():
-        raise DocumentError(path, None, None, "is a folder; name a document in it")
     try:
+        if path.is_dir():
+            raise DocumentError(path, None, None, "is a folder; name a document in it")
         if path.exists() and not path.is_file():
             raise DocumentError(path, None, None, "is no plain file; name a document")
         with path.open("rb") as file:

@@ -14,7 +14,7 @@ from workbench.domain.prompts import PromptSet
 from workbench.domain.rules import is_endpoint
 from workbench.domain.servers import url_fault
 from workbench.store.config import Config
-from workbench.store.documents import DocumentError, read_document, read_layout, read_prompt_set
+from workbench.store.documents import DocumentError, is_there, read_document, read_layout, read_prompt_set
 
 HOME_VARIABLE = "WORKBENCH_HOME"
 _YAML = (".yaml", ".yml")
@@ -108,10 +108,11 @@ def private_folder(path: Path) -> Path:
 def read_config(at: Places | None = None) -> Config:
     """The user's configuration; the defaults if there is none. Raises DocumentError."""
     path = (at or places()).config / "config.yaml"
-    return read_document(path, Config, _check_config) if path.exists() else Config()
+    return read_document(path, Config, check_config) if is_there(path) else Config()
 
 
-def _check_config(config: Config) -> list[Fault]:
+def check_config(config: Config) -> list[Fault]:
+    """Every fault that the types do not tell."""
     faults = [Fault(f"model_folders[{at}]", "is empty; write a folder, for example ~/models")
               for at, folder in enumerate(config.model_folders or ()) if not folder.strip()]
     if config.price is not None:
