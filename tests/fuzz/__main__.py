@@ -10,7 +10,7 @@ import random
 import sys
 from pathlib import Path
 
-NAMES = ("documents", "wire", "logs", "gguf", "streams", "runs", "journal", "import", "nvml")
+NAMES = ("documents", "wire", "logs", "gguf", "streams", "runs", "journal", "screen", "import", "nvml")
 ONE_INPUT_S = 10
 MEMORY_MIB = 2048
 LONGEST_BYTES = 65536

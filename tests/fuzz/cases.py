@@ -53,6 +53,7 @@ CASES: dict[str, list[bytes]] = {
         _JOURNAL + _DEEP,
         _JOURNAL.replace(b'"GGML_CUDA_P2P":"1"', b'"LD_PRELOAD":"/tmp/x.so"'),
     ],
+    "screen": [b'{"version":1,"unsent":"\\ud800"}'],
     "import": [b"llama-ser\x7fer --model m.gguf", b"llama-server -m m.gguf --\x1b[2J"],
     "nvml": [b"00000000:C1:00.0\nbad\xff\xffname\nGPU-\x1b[2J", b"\xff\xff\n\n", b"00000000:C1:00.0\x0e\na\x08b\n"],
 }  # fmt: skip

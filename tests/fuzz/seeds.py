@@ -17,6 +17,7 @@ from workbench.domain.split import Split, Virtual
 from workbench.domain.timing import Probe, Timing
 from workbench.engines.llama import wire
 from workbench.store import journal
+from workbench.store.screen_state import ScreenState
 
 ROOT = Path(__file__).parents[2]
 TIMING = Timing(prompt_tokens=9, evaluated_tokens=3, tokens=2, decoded_tokens=1, ttft_s=0.1, prefill_s=0.1, decode_s=1)
@@ -167,6 +168,7 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "streams": lambda: [text.encode() for text in (OLLAMA, OPENAI, *LISTS)],
     "runs": _runs,
     "journal": _journals,
+    "screen": lambda: [msgspec.json.encode(ScreenState(theme="terminal-dark", unsent="half", told=("a", "b")))],
     "import": lambda: [command.encode() for command in COMMANDS],
     "nvml": lambda: [b"00000000:C1:00.0\nNVIDIA H200\nGPU-8a\n"],
 }

@@ -44,6 +44,7 @@ from workbench.store.exporters import export as export_run
 from workbench.store.journal import JournalError, read
 from workbench.store.models import ModelError, resolve_model
 from workbench.store.runs import HEADER, SAMPLES, RunError, read_run
+from workbench.store.screen_state import read_screen_state, write_screen_state
 from workbench.store.writing import layout_yaml
 
 LONGEST = 2100
@@ -292,6 +293,19 @@ def journals(data: bytes) -> None:
     assert state.layout is None or not check_layout(state.layout)
 
 
+def screens(data: bytes) -> None:
+    """How the screen was left."""
+    path = folder() / "screen.json"
+    path.write_bytes(data)
+    state, said = read_screen_state(path)
+    if said is not None:
+        fit_for_people(said)
+    for kept in folder().glob("screen.*.json"):
+        kept.unlink()
+    assert write_screen_state(path, state) is None
+    assert read_screen_state(path) == (state, None)
+
+
 # ── command lines ─────────────────────────────────────────────────────────────────────────
 def commands(data: bytes) -> None:
     """A command line for `import`."""
@@ -352,6 +366,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "streams": streams,
     "runs": runs,
     "journal": journals,
+    "screen": screens,
     "import": commands,
     "nvml": drivers,
 }

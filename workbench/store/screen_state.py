@@ -1,13 +1,13 @@
 """What the screen was like when it was left: one JSON file in the state folder."""
 
 import contextlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from workbench.domain.decoding import decoded
 from workbench.store.writing import write_atomically
 
 VERSION = 1
@@ -31,6 +31,9 @@ class ScreenState(msgspec.Struct, frozen=True, kw_only=True):
     told: tuple[str, ...] = ()
 
 
+_any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
 def read_screen_state(path: Path) -> tuple[ScreenState, str | None]:
     """The state, and what to tell where it could not be used; such a file is kept beside, never lost."""
     try:
@@ -40,11 +43,11 @@ def read_screen_state(path: Path) -> tuple[ScreenState, str | None]:
     except OSError as error:
         return ScreenState(), f"{path} cannot be read: {error.strerror}; the screen starts as it is at first"
     try:
-        raw = json.loads(data)
+        raw = decoded(_any, data)
         version = raw["version"]
         if type(version) is not int or version < 0:
             raise ValueError(version)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError):
         return ScreenState(), _keep(path, "damaged", "is damaged")
     if version > VERSION:
         return ScreenState(), _keep(path, f"v{version}", f"was written by a newer workbench (version {version})")
