@@ -109,7 +109,7 @@ async def test_a_hint_goes_away_by_itself_and_what_else_was_said_stays(
 
 
 async def test_cards_that_the_build_cannot_use_are_named_in_the_title() -> None:
-    found = Inventory(cards=(), lack="…", helps="make venv", idle=2)
+    found = Inventory(cards=(), lack="…", helps="make venv", warning="2 NVIDIA cards, built without CUDA")
     for size in ((120, 40), (80, 24), (60, 20)):
         app = make_app(Script(tok_s=0), Outside(find_cards=lambda: found))
         async with running(app, size) as pilot:

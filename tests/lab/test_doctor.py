@@ -17,7 +17,7 @@ from workbench.engines.llama import wire
 from workbench.lab import doctor, doctor_engine
 from workbench.lab.cards import inventory
 from workbench.lab.doctor import look_at_machine, nearest_folder, unwritable, within
-from workbench.lab.doctor_engine import look_at_engine, nvidia_cards
+from workbench.lab.doctor_engine import cuda_complaint, last_line, look_at_engine, nvidia_cards
 from workbench.lab.remedies import Remedies
 
 TWO = (FakeGpu("00000000:41:00.0", uuid="GPU-a"), FakeGpu("00000000:C1:00.0", uuid="GPU-b"))
@@ -143,6 +143,31 @@ def test_what_a_build_lacks(
     assert all(word in one.what for word in words)
     assert one.fix is not None
     assert one.fix.startswith(fix)
+
+
+def test_a_cuda_that_does_not_start_is_told_apart_from_a_build_without_it(
+    monkeypatch: pytest.MonkeyPatch, plug: Plug  # noqa: F811
+) -> None:
+    plug(FakeNvmlLib(*TWO))
+    built_as(monkeypatch, [device("CPU", None)])
+    complaint = "ggml_cuda_init: failed to initialize CUDA: system not yet initialized"
+    monkeypatch.setattr(doctor_engine, "cuda_complaint", lambda log: complaint)
+    broken = next(problem for problem in problems(look_at_engine({}, UBUNTU)) if problem.broken)
+    assert broken.what == f"the driver knows 2 NVIDIA cards, but CUDA does not start on them: {complaint}"
+    assert broken.fix == "sudo systemctl restart nvidia-fabricmanager"
+    seen = wire.Devices((device("CPU", None),), ("CUDA", "CPU"))
+    monkeypatch.setattr("workbench.lab.cards.list_devices", lambda env, log: seen)
+    assert inventory({}).warning == "2 NVIDIA cards, CUDA does not start"
+    assert UBUNTU.cuda("CUDA driver version is insufficient for CUDA runtime version") == UBUNTU.driver()
+
+
+def test_the_log_is_read_for_what_cuda_said(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    assert cuda_complaint(log) == last_line(log) == ""
+    log.write_text("load\nggml_cuda_init: failed to initialize CUDA: unknown error\nlast\n\n")
+    assert cuda_complaint(log) == "ggml_cuda_init: failed to initialize CUDA: unknown error"
+    assert last_line(log) == "last"
+    assert UBUNTU.cuda(cuda_complaint(log)) == "sudo modprobe nvidia-uvm"
 
 
 def test_hidden_cards_and_an_engine_that_ends_when_it_looks(

@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,28 +21,34 @@ from workbench.meters.sample import CardSample
 from workbench.meters.topology import read_pairs
 from workbench.store.places import places
 
+CUDA = "CUDA"
+"""llama.cpp's name for the backend of NVIDIA cards."""
+
+
+class Lack(NamedTuple):
+    """Why there is no GPU to use, the one command that helps, and the title bar's words if cards lie idle."""
+
+    what: str
+    helps: str
+    warning: str = ""
+
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """The cards in llama.cpp's order, the CPU last.
 
     `lack` says why there is no GPU to use and `helps` is the one command that helps; both are
-    None where there is one. `idle` counts the NVIDIA cards that this build cannot use.
+    None where there is one. `warning` is for the title bar: NVIDIA cards that this engine cannot use.
     """
 
     cards: tuple[Card, ...]
     lack: str | None = None
     helps: str | None = None
-    idle: int = 0
+    warning: str = ""
 
     @property
     def advice(self) -> str | None:
         """Both in one sentence."""
         return None if self.lack is None else f"{self.lack}; try `{self.helps}`" if self.helps else self.lack
-
-    @property
-    def warning(self) -> str:
-        """What the title bar says: `2 NVIDIA cards, built without CUDA`; empty if there is nothing to say."""
-        return f"{_counted(self.idle)}, built without CUDA" if self.idle else ""
 
 
 def inventory(env: Mapping[str, str | None] | None = None) -> Inventory:
@@ -49,14 +56,16 @@ def inventory(env: Mapping[str, str | None] | None = None) -> Inventory:
 
     Takes about a second. Raises EngineDied if llama.cpp cannot be asked.
     """
-    devices = list_devices(env or {}, places().engine_log)
+    seen = list_devices(env or {}, places().engine_log)
     nvml = Nvml()
     try:
         # By now the child is gone, and so is the memory that asking took on each card.
         samples = {gpu.pci_bus_id: nvml.sample(gpu.pci_bus_id, gpu.pci_bus_id) for gpu in nvml.gpus}
-        cards = join(devices, nvml.gpus, samples)
-        lack, helps, idle = lacking(cards, nvml, {**os.environ, **(env or {})})
-        return Inventory(cards=cards, lack=lack, helps=helps, idle=idle)
+        cards = join(seen.devices, nvml.gpus, samples)
+        lack = lacking(cards, seen.backends, nvml, {**os.environ, **(env or {})})
+        if lack is None:
+            return Inventory(cards=cards)
+        return Inventory(cards=cards, lack=lack.what, helps=lack.helps, warning=lack.warning)
     finally:
         nvml.close()
 
@@ -151,18 +160,21 @@ def _kind(device: Device) -> CardKind:
 
 
 def lacking(
-    cards: Sequence[Card], nvml: Nvml, env: Mapping[str, str | None]
-) -> tuple[str | None, str | None, int]:
-    """Why there is no GPU to use, the one command that helps, and how many NVIDIA cards the build cannot use."""
+    cards: Sequence[Card], backends: Sequence[str], nvml: Nvml, env: Mapping[str, str | None]
+) -> Lack | None:
+    """Why there is no GPU to use; None if there is one."""
     if any(card.kind is not CardKind.CPU for card in cards):
-        return None, None, 0
+        return None
     if not nvml.gpus:
-        return f"no GPU: {nvml.missing or 'the driver names no card'}", "workbench demo", 0
+        return Lack(f"no GPU: {nvml.missing or 'the driver names no card'}", "workbench demo")
+    count = _counted(len(nvml.gpus))
+    if CUDA not in backends:
+        what = f"the driver knows {count}, but this llama.cpp was built without CUDA"
+        return Lack(what, Remedies().build(cuda=True), f"{count}, built without CUDA")
     if (visible := env.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return f"CUDA_VISIBLE_DEVICES={visible} hides every card", "unset CUDA_VISIBLE_DEVICES", 0
-    count = len(nvml.gpus)
-    what = f"the driver knows {_counted(count)}, but this llama.cpp was built without CUDA"
-    return what, Remedies().build(cuda=True), count
+        return Lack(f"CUDA_VISIBLE_DEVICES={visible} hides every card", "unset CUDA_VISIBLE_DEVICES")
+    what = f"the driver knows {count}, but CUDA does not start on them"
+    return Lack(what, "workbench doctor", f"{count}, CUDA does not start")
 
 
 def _counted(cards: int) -> str:

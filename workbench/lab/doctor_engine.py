@@ -14,7 +14,7 @@ from workbench.domain.topology import Topology, lay_out
 from workbench.engines.engine import EngineDied, EngineError
 from workbench.engines.llama import wire
 from workbench.engines.llama.client import examine
-from workbench.lab.cards import join, lacking
+from workbench.lab.cards import CUDA, join, lacking
 from workbench.lab.demo import DEMO_LAYOUT
 from workbench.lab.doctor import TookTooLong, version_of, within
 from workbench.lab.forecast import Forecasts
@@ -56,9 +56,10 @@ def look_at_engine(env: Mapping[str, str] = os.environ, remedies: Remedies | Non
     with tempfile.TemporaryDirectory(prefix="workbench-doctor-") as folder:
         log = Path(folder) / "engine.log"
         engine, built, devices = _engine(log, driver, remedies)
+        complaint = cuda_complaint(log)
     found = [engine, _driver(driver, built, remedies)]
     if devices is not None:
-        found += _cards(devices, built, driver, env, remedies)
+        found += _cards(devices, built, driver, env, remedies, complaint)
         found.append(_forecast())
     return found
 
@@ -73,7 +74,7 @@ def _engine(
         ready, built, devices = within(ENGINE_S, lambda: examine(log))
     except TookTooLong:
         what = f"llama.cpp does not answer within {ENGINE_S:.0f} s"
-        return _ill("engine", facts, what, "nvidia-smi" if driver.cards or driver.hangs else again), None, None
+        return _ill("engine", facts, what, "sudo reboot" if driver.cards or driver.hangs else again), None, None
     except (EngineDied, OSError) as error:
         if facts["llama-cpp-python"] is None:
             what = "llama-cpp-python is not installed"
@@ -87,7 +88,7 @@ def _engine(
         "backends": list(built.backends),
         "libraries": list(built.libraries),
         "rpc": ready.supports_rpc,
-        "nccl": any(name.startswith("libnccl") for name in built.libraries) if "CUDA" in built.backends else None,
+        "nccl": any(name.startswith("libnccl") for name in built.libraries) if CUDA in built.backends else None,
         "system_info": ready.build.strip(" |"),
     }
     problems = []
@@ -95,8 +96,9 @@ def _engine(
         what = "llama.cpp was built without RPC: no virtual cards, no other machines, no demonstration"
         problems.append(Problem(what=what, fix=again))
     if isinstance(devices, EngineDied):
-        what = f"llama.cpp ends when it looks for devices: {last_line(log) or devices.reason}"
-        problems.append(Problem(what=what, fix="nvidia-smi"))
+        said = last_line(log)
+        what = f"llama.cpp ends when it looks for devices: {said or devices.reason}"
+        problems.append(Problem(what=what, fix=remedies.cuda(said)))
         devices = ()
     return Finding(subject="engine", facts=facts, problems=tuple(problems)), built, devices
 
@@ -108,6 +110,15 @@ def last_line(log: Path) -> str:
     except OSError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def cuda_complaint(log: Path) -> str:
+    """Why CUDA did not start, in llama.cpp's words; empty if it said nothing."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in lines if "CUDA" in line and "fail" in line), "")
 
 
 def _ill(subject: str, facts: Facts, what: str, fix: str) -> Finding:
@@ -162,6 +173,7 @@ def _cards(
     driver: Driver,
     env: Mapping[str, str],
     remedies: Remedies,
+    complaint: str,
 ) -> list[Finding]:
     nvml = driver.nvml
     gpus = () if nvml is None else nvml.gpus
@@ -185,14 +197,20 @@ def _cards(
     ]  # fmt: skip
     problems: list[Problem] = []
     if nvml is not None:
-        lack, helps, idle = lacking(cards, nvml, dict(env))
-        if lack is not None and gpus:
-            problems.append(Problem(what=lack, fix=remedies.build(cuda=True) if idle else helps))
+        backends = () if built is None else built.backends
+        lack = lacking(cards, backends, nvml, dict(env))
+        if lack is not None and gpus and CUDA not in backends:
+            problems.append(Problem(what=lack.what, fix=remedies.build(cuda=True)))
+        elif lack is not None and lack.warning:
+            what = f"{lack.what}: {complaint}" if complaint else lack.what
+            problems.append(Problem(what=what, fix=remedies.cuda(complaint)))
+        elif lack is not None and gpus:
+            problems.append(Problem(what=lack.what, fix=lack.helps))
         elif unseen and "CUDA_VISIBLE_DEVICES" not in env:
             what = f"llama.cpp sees {len(gpus) - len(unseen)} of {len(gpus)} NVIDIA cards; its log says why"
             problems.append(Problem(what=what, fix="workbench cards", broken=False))
         elif lack is not None:
-            problems.append(Problem(what=lack, fix=helps, broken=False))
+            problems.append(Problem(what=lack.what, fix=lack.helps, broken=False))
     ours = [card for card in cards if card.kind is CardKind.CUDA and card.smi_index is not None]
     order = [card.smi_index for card in ours]
     if order != sorted(order, key=lambda index: index or 0):

@@ -62,6 +62,17 @@ class Remedies:
             f" {required('llama-cpp-python')}"
         )
 
+    def cuda(self, complaint: str) -> str:
+        """Let CUDA start, by what llama.cpp said of it."""
+        said = complaint.lower()
+        if "not yet initialized" in said or "fabric" in said:
+            return "sudo systemctl restart nvidia-fabricmanager"
+        if "insufficient" in said or "mismatch" in said:
+            return self.driver()
+        if "unknown error" in said:
+            return "sudo modprobe nvidia-uvm"
+        return "sudo reboot"
+
     def nccl(self) -> str:
         """Install NCCL and build the engine with it."""
         return _joined(_NCCL.get(self._distribution, _ELSEWHERE["nccl"])) + self.rebuild(cuda=True)

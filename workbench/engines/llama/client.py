@@ -224,9 +224,9 @@ def _raise(failed: wire.Failed) -> NoReturn:
     raise kind(failed.reason, card=failed.card, wanted_mib=failed.wanted_mib, free_mib=failed.free_mib, key=failed.key)
 
 
-def list_devices(env: Mapping[str, str | None], log: Path) -> tuple[wire.Device, ...]:
+def list_devices(env: Mapping[str, str | None], log: Path) -> wire.Devices:
     """The devices that llama.cpp sees, from a worker that ends at once. Raises EngineDied."""
-    return _ask_once(env, log, (wire.ListDevices(),), wire.Devices)[0].devices
+    return _ask_once(env, log, (wire.ListDevices(),), wire.Devices)[0]
 
 
 def inspect_models(paths: Iterable[Path], log: Path) -> Iterator[wire.Inspected]:

@@ -195,9 +195,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Devices(msgspec.Struct, frozen=True, tag=True):
-    """The answer to ListDevices."""
+    """The answer to ListDevices; `backends` are those of the build, with devices or without."""
 
     devices: tuple[Device, ...]
+    backends: tuple[str, ...] = ()
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True, tag=True):

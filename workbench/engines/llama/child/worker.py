@@ -164,7 +164,7 @@ class Worker:
                 self._talking.restore(state)
                 return wire.StateRestored()
             case wire.ListDevices():
-                return wire.Devices(tuple(_describe(device) for device in native.devices()))
+                return wire.Devices(tuple(_describe(device) for device in native.devices()), native.backends())
             case wire.Describe():
                 return wire.Described(
                     llama_version=native.told_by("llama_version"),
