@@ -1,5 +1,6 @@
 """One registry of keys: no clash, nothing unreachable, nothing that a terminal cannot send."""
 
+import ast
 import importlib
 import re
 from collections import Counter
@@ -67,6 +68,18 @@ def test_nothing_is_bound_outside_the_registry() -> None:
         for binding in vars(cls).get("BINDINGS", ()):
             assert isinstance(binding, Binding), cls
             assert binding in editing or DEFAULTS.get(binding.id or "") == binding.key, (cls, binding)
+
+
+def test_every_text_that_names_a_key_names_one_that_there_is() -> None:
+    texts = [
+        node.value
+        for path in Path(workbench.app.__path__[0]).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"\{[a-z_0-9]+\}", node.value)
+    ]
+    assert len(texts) > 20
+    for text in texts:
+        assert "{" not in PLAIN.words(text)
 
 
 def descendants(cls: type) -> set[type]:
