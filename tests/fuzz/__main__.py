@@ -6,11 +6,14 @@ search, and is left in the corpus' folder as `crash-…`, `timeout-…` or `oom-
 """
 
 import argparse
+import importlib
 import random
 import sys
 from pathlib import Path
 
 NAMES = ("documents", "wire", "logs", "gguf", "streams", "runs", "journal", "screen", "import", "nvml")
+CHILDS = {"gguf": ("header", "tensors"), "logs": ("loadlog", "measure", "reasons")}
+"""What these look into is imported late, since it brings llama.cpp along."""
 ONE_INPUT_S = 10
 MEMORY_MIB = 2048
 LONGEST_BYTES = 65536
@@ -32,6 +35,9 @@ def main() -> None:
         from tests.fuzz.mutate import mutate
         from tests.fuzz.seeds import SEEDS
         from tests.fuzz.targets import TARGETS
+
+        for module in CHILDS.get(asked.target, ()):
+            importlib.import_module(f"workbench.engines.llama.child.{module}")
     if asked.input is not None:
         TARGETS[asked.target](asked.input.read_bytes())
         return
