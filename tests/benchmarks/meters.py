@@ -111,7 +111,7 @@ def decode_timing(
     if metered:
         watch.watch(loaded, cards)
         watch.start()
-        time.sleep(1)
+    time.sleep(1)  # in both, since cards cool
     sampling = Sampling(temperature=0, max_tokens=tokens + 1, ignore_eos=True)
     message = Message("user", f"{salt}: Tell me of rivers.")
     try:

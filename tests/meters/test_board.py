@@ -103,6 +103,14 @@ def test_bandwidth_and_tensor_cores_where_a_card_has_monitors(meters: Board, clo
     assert (second.pcie.sent_mib_s, second.pcie.received_mib_s) == (40.0, 30.0)
     assert again(meters, clock, gpus(), 0.01).cards[0].dram_percent == 61.5
     assert lib.calls["nvmlGpmSampleGet"] == 2
+    # They cost the card a little speed: seldom, and at both ends of a reply.
+    again(meters, clock, gpus(), 1)
+    assert lib.calls["nvmlGpmSampleGet"] == 2
+    clock.now += 1
+    meters.read(gpus(), energy=True)
+    assert lib.calls["nvmlGpmSampleGet"] == 3
+    again(meters, clock, gpus(), 5)
+    assert lib.calls["nvmlGpmSampleGet"] == 4
     assert lib.calls["nvmlDeviceGetPcieThroughput"] == 0
     meters.close()
     assert lib.buffers == 0

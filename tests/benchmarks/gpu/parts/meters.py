@@ -24,7 +24,8 @@ from workbench.lab.kit import RealKit
 
 PART = "meters"
 NO_GPU = "not measured: a rehearsal without a GPU"
-TOKENS = 384
+TOKENS, LONG = 512, 1280
+"""Of replies in turn on one worker, and of the one reply of each load."""
 CORE_SHARE, EIGHT = 0.03, 8
 ENERGY_S, SMI_S = 4.5, 7.0
 """How long the replies are of which the energy is counted, and beside which nvidia-smi runs."""
@@ -39,9 +40,8 @@ def measure(room: Room) -> Iterator[Figure]:
     kit = RealKit(spare=False)
     known = () if room.virtual else tuple(card for card in kit.cards(layout) if card.name in room.cards)
     kit.close()
-    tokens = 32 if room.virtual else TOKENS
-    yield _interleaved(layout, 3 if room.quick else 8, tokens)
-    yield _fresh(layout, known, 1 if room.quick else 3, tokens)
+    yield _interleaved(layout, 3 if room.quick else 8, 32 if room.virtual else TOKENS)
+    yield _fresh(layout, known, 1 if room.quick else 3, 32 if room.virtual else LONG)
     yield _core(known, 4.0 if room.quick else 8.0)
     yield from _serving(room, layout, known)
     yield from _of_two(room, known)
@@ -61,12 +61,11 @@ def _fresh(layout: Layout, known: tuple[Card, ...], blocks: int, tokens: int) ->
         for slot, arm in enumerate(ORDERS[block % 2]):
             with opened(layout) as (engine, loaded):
                 decode_timing(engine, loaded, known, -1, 32, metered=False)
-                for repeat in range(2):
-                    salt = (block * 2 + slot // 2) * 2 + repeat
-                    timing = decode_timing(engine, loaded, known, salt, tokens, metered=arm == "B")
-                    planned = Planned(block=block, slot=slot, arm=arm, prompt="rivers", repeat=repeat, salt=salt)
-                    load = len(ORDERS[0]) * block + slot
-                    samples.append(Sample(planned=planned, load=load, at=time.time(), split="", timing=timing))
+                salt = block * 2 + slot // 2
+                timing = decode_timing(engine, loaded, known, salt, tokens, metered=arm == "B")
+                planned = Planned(block=block, slot=slot, arm=arm, prompt="rivers", repeat=0, salt=salt)
+                load = len(ORDERS[0]) * block + slot
+                samples.append(Sample(planned=planned, load=load, at=time.time(), split="", timing=timing))
     effect = next(effect for effect in compare(samples) if effect.metric == "decode")
     most = effect.high if effect.high is not None else effect.ratio
     assert effect.ratio is not None
