@@ -217,6 +217,9 @@ def _one(
         left, phase = squeeze.left_mib(), "load"
         settle(session.load(target))
     problems = heard.of(events.Problem, since)
+    if kind == "compute":  # the layout comes back; nothing can answer in what is left, until the other gives way
+        wait_until(lambda: session.loaded is not None, LIMIT_S)
+        squeeze.release()
     afterwards = settle(session.send("Name a lake.", Sampling(temperature=0, max_tokens=16, ignore_eos=True)))
     seconds = time.monotonic() - begun
     answered = afterwards is not None and afterwards.stop_reason == "max_tokens"
