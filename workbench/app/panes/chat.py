@@ -10,6 +10,7 @@ from textual.widgets import Static
 from workbench.app.keymap import bindings
 from workbench.app.messages import EditAsked, NoticeShown
 from workbench.app.panes.prompt import Prompt
+from workbench.app.panes.steady import forget_removed
 from workbench.app.panes.turn import TurnView
 from workbench.domain.conversation import Conversation, Turn
 from workbench.domain.text import clean
@@ -148,6 +149,7 @@ class ChatPane(Vertical):
         if view is not None:
             await view.settle(turn)
         self._answering = None
+        forget_removed()
 
     async def take_back(self, prompt: str) -> None:
         """The turn did not come to be: its prompt goes back to the input, if that is empty."""
@@ -169,6 +171,7 @@ class ChatPane(Vertical):
             await self.query_one("#turns").mount_all(views)
             for view, turn in zip(views, conversation.turns, strict=True):
                 await view.settle(turn, still=view.index < len(views) - LIVE_TURNS)
+        forget_removed()
         self.query_one("#hint").display = not views
         self.prompt.remember(turn.prompt for turn in conversation.turns)
         log.anchor()

@@ -1,7 +1,8 @@
-"""Containers that are measured once, not at each change beside them."""
+"""Widgets that come and go at little cost: containers that are measured once, and no trace of what is gone."""
 
 from typing import TYPE_CHECKING
 
+from textual._styles_cache import StylesCache
 from textual.geometry import Size
 
 if TYPE_CHECKING:
@@ -9,6 +10,11 @@ if TYPE_CHECKING:
 else:
     # Textual looks for styles along the first base that is a widget; a mixin must be none.
     _Widget = object
+
+
+def forget_removed() -> None:
+    """Let go of the pictures of widgets that are gone; Textual's cache of backgrounds holds those of a thousand."""
+    StylesCache.get_inner_outer.cache_clear()
 
 
 class Steady(_Widget):
