@@ -45,7 +45,7 @@ def test_no_part_is_freer_than_it_is_large(plug: Plug, tmp_path: Path) -> None:
     assert card.part_of(400_000) == card.total_mib
 
 
-def test_the_drivers_context_is_shared_by_the_parts_and_they_learn_together(plug: Plug, tmp_path: Path) -> None:
+def test_the_drivers_context_is_shared_by_the_parts_of_which_nothing_is_learnt(plug: Plug, tmp_path: Path) -> None:
     whole = rooms(plug, tmp_path, "0000:41:00.0", "0000:c1:00.0")
     halves = rooms(plug, tmp_path, "0000:41:00.0-v0", "0000:41:00.0-v1")
     assert whole._other(LAYOUT, CARDS[0], "layer") == (DRIVER_CONTEXT_MIB, 0)
@@ -53,6 +53,8 @@ def test_the_drivers_context_is_shared_by_the_parts_and_they_learn_together(plug
     keys = {halves.key(LAYOUT, card) for card in CARDS}
     assert keys == {"GPU-1/2"}
     assert whole.key(LAYOUT, CARDS[0]) == "GPU-1"
+    # What one part took nobody can tell, so nothing is learnt of it.
+    assert [each.apart(LAYOUT, card) for each in (whole, halves) for card in CARDS] == [True, True, False, False]
     whole.close()
     halves.close()
 

@@ -272,6 +272,8 @@ def _by_key(
     """The error of each card by what tells it from others; virtual cards are alike, and their worst counts."""
     errors: dict[str, float] = {}
     for card, account in zip(cards, accounts, strict=True):
+        if not rooms.apart(layout, card):
+            continue
         key = rooms.key(layout, card)
         errors[key] = max(errors.get(key, account.error_mib), account.error_mib)
     return errors

@@ -104,6 +104,11 @@ class Rooms:
         whole = (known and (known.uuid or known.pci_bus_id)) or card.name
         return whole if known is None or known.parts == 1 else f"{whole}/{known.parts}"
 
+    def apart(self, layout: Layout, card: WireCard) -> bool:
+        """Whether what a load takes there can be told from what it takes of other cards; not of parts of one GPU."""
+        known = self._known(layout, card)
+        return known is None or known.parts == 1
+
     def _room(
         self, layout: Layout, card: WireCard, free: float | None, comes_back: Mapping[str, float], mode: SplitMode
     ) -> Room:
