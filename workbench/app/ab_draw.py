@@ -8,6 +8,7 @@ import msgspec
 from rich.cells import cell_len
 from textual.content import Content
 
+from workbench.app.keymap import PLAIN, Keymap
 from workbench.app.text import one_line
 from workbench.domain import wording
 from workbench.domain.comparison import METRICS, Metric, compare, speed
@@ -67,28 +68,30 @@ def _short(verdict: str, ratio: float | None) -> str:
     return f"{wording.percent(ratio)}, {verdict}" if verdict in ("faster", "slower") else verdict
 
 
-def next_step(run: Run, outcome: Outcome, metric: Metric) -> str:
-    """What to do now that it is over."""
+def next_step(run: Run, outcome: Outcome, metric: Metric, keys: Keymap = PLAIN) -> str:
+    """What to do now that it is over, with the keys for it."""
+    go_on, again = keys.key("result.go_on"), keys.key("result.again")
+    more, use = keys.key("result.more_blocks"), keys.key("result.use")
     if not _compares(run):
         return ""
     failed = [arm.arm for arm in outcome.arms if arm.failure is not None]
     if failed:
-        return f"Once {' and '.join(failed)} can load, g goes on, and r begins anew."
+        return f"Once {' and '.join(failed)} can load, {go_on} goes on, and {again} begins anew."
     if run.missing and not outcome.header.added:
-        return f"{len(run.samples)} of {len(run.header.plan)} samples are there: g goes on."
+        return f"{len(run.samples)} of {len(run.header.plan)} samples are there: {go_on} goes on."
     if run.missing:
-        return f"{len(run.missing)} samples of the added blocks are missing: g goes on."
+        return f"{len(run.missing)} samples of the added blocks are missing: {go_on} goes on."
     effect = outcome.effect(metric)
     if effect is None or effect.verdict == "too few blocks":
-        return "b adds a block."
+        return f"{more} adds a block."
     if effect.verdict in ("faster", "slower"):
         better = run.header.arm("B" if effect.verdict == "faster" else "A")
-        return f"u loads the faster one, {one_line(better.label, MOST)}."
+        return f"{use} loads the faster one, {one_line(better.label, MOST)}."
     if run.header.method == "resident":
-        return "One load an arm settles little: r measures again, with fresh loads."
+        return f"One load an arm settles little: {again} measures again, with fresh loads."
     if effect.more_blocks is None:
         return "No number of blocks in reach would settle it: take either."
-    return f"About {_more_blocks(effect.more_blocks)} would settle it: b adds {_added(run, outcome, metric)}."
+    return f"About {_more_blocks(effect.more_blocks)} would settle it: {more} adds {_added(run, outcome, metric)}."
 
 
 def added_blocks(outcome: Outcome, metric: Metric) -> int:

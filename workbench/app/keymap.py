@@ -179,6 +179,10 @@ class Keymap:
         """The keys of an action, as Textual names them."""
         return tuple(self.own.get(name, DEFAULTS[name]).split(","))
 
+    def key(self, name: str) -> str:
+        """The first key of an action, as people write it."""
+        return self._words[name.replace(".", "_")]
+
     def words(self, text: str) -> str:
         """A text in which `{compare}` or `{split_more}` stands for the key of that action."""
         return text.format_map(self._words)
@@ -204,11 +208,12 @@ class Keymap:
         return lines
 
 
-_PLAIN = Keymap()
+PLAIN = Keymap()
+"""The registry as it is without a user's keys."""
 
 
 def keymap_of(app: App[Any]) -> Keymap:
     """The key map that an app uses."""
-    found = getattr(app, "keymap_in_use", _PLAIN)
+    found = getattr(app, "keymap_in_use", PLAIN)
     assert isinstance(found, Keymap)
     return found

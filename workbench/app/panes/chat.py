@@ -7,7 +7,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from workbench.app.keymap import bindings
+from workbench.app.keymap import bindings, keymap_of
 from workbench.app.messages import EditAsked, NoticeShown
 from workbench.app.panes.prompt import Prompt
 from workbench.app.panes.steady import forget_removed
@@ -71,7 +71,8 @@ class ChatLog(VerticalScroll):
         """Copy the chosen reply by the terminal's own means, which answers nothing."""
         if self.selected is not None:
             self.app.copy_to_clipboard(self.selected.reply)
-            self.post_message(NoticeShown("copied, if your terminal allows it; w writes the reply to a file"))
+            copied = "copied, if your terminal allows it; {chat_write_turn} writes the reply to a file"
+            self.post_message(NoticeShown(keymap_of(self.app).words(copied)))
 
     def action_write_turn(self) -> None:
         """Write the chosen reply to a new file in the current folder."""

@@ -138,7 +138,7 @@ class ResultScreen(Screen[Left]):
         said = ab_draw.verdict(self.run, self.outcome, self.metric, running=self.running)
         following = self.message
         if not following and self.outcome is not None and not self.running:
-            following = ab_draw.next_step(self.run, self.outcome, self.metric)
+            following = ab_draw.next_step(self.run, self.outcome, self.metric, keymap_of(self.app))
         return said + Content.styled(f"\n{following}", "$text-primary") if following else said
 
     def stage(self) -> Content:
