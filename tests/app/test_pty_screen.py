@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.app.conftest import OpenTerminal
-from tests.terminals import ENTER, QUIT, Terminal
+from tests.terminals import ENTER, ESC, QUIT, Terminal
 from tests.waiting import wait_until
 
 STAGE = """
@@ -104,8 +104,7 @@ def test_a_link_that_stands_still_loses_nothing_and_changes_no_figure(start: Ope
     terminal.reading.set()
     wait_until(lambda: terminal.shows("w199") and terminal.shows("tok/s ·"))
     caught_up = at_rest(terminal)
-    terminal.resize((118, 40))
-    wait_until(lambda: terminal.lines() != caught_up)
+    terminal.resize((100, 30))
     terminal.resize((120, 40))
     wait_until(lambda: terminal.lines() == caught_up)
     said = end(terminal)
@@ -181,6 +180,10 @@ def test_without_line_drawing_all_is_ascii(start: OpenTerminal, env: dict[str, s
     wait_until(lambda: terminal.shows("+- Split") and terminal.shows("+3"))
     terminal.type(b"\x1bOP")
     terminal.wait_for("Help")
+    terminal.type(ESC)
+    wait_until(lambda: not terminal.shows("Help"))
+    terminal.type(b"\x10")
+    terminal.wait_for("Search for commands")
     assert terminal.written.isascii()
 
 

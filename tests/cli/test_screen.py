@@ -1,68 +1,14 @@
 """The command in a real terminal, as far as the command line is concerned."""
 
-import fcntl
-import os
-import pty
-import select
-import struct
-import subprocess
-import sys
-import termios
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.terminals import Terminal
 from tests.waiting import wait_until
 from workbench.cli.failures import Code
-
-
-class Terminal:
-    """A process on a pseudo-terminal of 120 × 40, and all that it wrote."""
-
-    def __init__(self, folder: Path, *args: str) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "workbench", *args],
-            cwd=folder, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color", "TEXTUAL_ANIMATIONS": "none"},
-        )  # fmt: skip
-        os.close(slave)
-        self.written = b""
-        self._gone = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        while not self._gone:
-            try:
-                if not select.select([self._master], [], [], 0.05)[0]:
-                    continue
-                data = os.read(self._master, 65536)
-            except OSError:
-                return
-            if not data:
-                return
-            self.written += data
-
-    def type(self, keys: bytes) -> None:
-        os.write(self._master, keys)
-
-    def hang_up(self) -> None:
-        """The terminal goes, as at the end of a connection, without a word to the process."""
-        self._gone = True
-        self._reader.join(10)
-        os.close(self._master)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        if not self._gone:
-            self._reader.join(10)
-            os.close(self._master)
 
 
 @pytest.fixture
@@ -110,15 +56,6 @@ def test_stopped_and_continued_it_still_ends(folder: Path, terminals: list[Termi
     assert screen.num_threads() <= before + 2, "each SIGCONT leaves threads behind"
     terminal.type(b"\x11")
     assert terminal.process.wait(30) == Code.DONE, terminal.written[-2000:]
-
-
-def test_a_terminal_that_is_gone_leaves_nothing_behind(folder: Path, terminals: list[Terminal]) -> None:
-    terminals.append(terminal := Terminal(folder, "layouts/small.yaml"))
-    wait_until(lambda: b"RPC1" in terminal.written, 60)
-    started = psutil.Process(terminal.process.pid).children(recursive=True)
-    terminal.hang_up()
-    terminal.process.wait(30)
-    wait_until(lambda: not any(child.is_running() for child in started))
 
 
 def test_what_cannot_be_opened_is_said_without_a_screen(folder: Path, terminals: list[Terminal]) -> None:

@@ -202,8 +202,9 @@ class WorkbenchApp(Actions, inherit_bindings=False):
         super().exit(*args, **kwargs)
 
     def on_resize(self, event: Resize) -> None:
-        """Below the smallest size there is one sentence, whatever was open."""
+        """Below the smallest size there is one sentence. All is drawn anew: the terminal may have cut it meanwhile."""
         self.set_class(is_too_small(event.size), "-too-small")
+        self.refresh()
 
     def on_unmount(self) -> None:
         """End a run that is on, the meters and the forecasts; whoever made the session closes it."""

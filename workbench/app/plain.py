@@ -7,8 +7,8 @@ from textual.filter import LineFilter
 
 _LOOKS = dict(
     zip(
-        "←→↑↓‹›«»▸▾▼▲×–—−…✗✓●•◦·°µ≈±’‘′“”▁▂▃▄▅▆▇█▓▒░▞\xa0",
-        "<>^v<><>>vv^x---~x+**-.Cu~+'''\"\"_.-=+*%#%+:@ ",
+        "←→↑↓‹›«»▸▾▼▲×–—−…✗✓●•◦·°µ≈±’‘′“”▁▂▃▄▅▆▇█▓▒░▞▔\xa0",
+        "<>^v<><>>vv^x---~!+**-.Cu~+'''\"\"_.-=+*%#%+:@- ",
         strict=True,
     )
 )
@@ -38,7 +38,7 @@ class _Table(dict[int, str]):
     """What stands for a character, by its code point."""
 
     def __init__(self, encoding: str) -> None:
-        super().__init__({ord(char): looks for char, looks in _LOOKS.items()})
+        super().__init__({ord(char): looks for char, looks in _LOOKS.items()} | {ord("🔎"): "> "})
         self._encoding = encoding
 
     def __missing__(self, code: int) -> str:
@@ -54,6 +54,8 @@ class _Table(dict[int, str]):
             return " .::++**#"[(ord(char) - 0x2800).bit_count()]
         if "\u2190" <= char <= "\u21ff" or "\u25a0" <= char <= "\u25ff":
             return "*"
+        if char >= "\U0001f000":  # pictures
+            return "?" * cell_len(char)
         try:
             char.encode(self._encoding)
         except UnicodeEncodeError:
