@@ -2,7 +2,7 @@
 
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pynvml
 import pytest
@@ -14,6 +14,7 @@ from workbench.domain.card import Card, pci_key
 from workbench.domain.conversation import Sampling
 from workbench.lab.cards import find_topology
 from workbench.meters.processes import pids_are_the_hosts
+from workbench.meters.sample import CardSample
 
 LONG = Sampling(temperature=0, max_tokens=400, ignore_eos=True)
 
@@ -34,24 +35,32 @@ def served(bench: Bench, layout: MakeLayout) -> None:
 
 def test_nvidia_smi_says_the_same(bench: Bench, layout: MakeLayout) -> None:
     served(bench, layout)
+    # A card that cools or whose power falls tells each of the two something else: they come to agree.
+    wait_until(lambda: all(_agrees(bench.card(card.name), said_by_smi()[pci_key(card.pci_bus_id or "")])
+                           for card in bench.cards))  # fmt: skip
+
+
+def said_by_smi() -> dict[tuple[int, int, int] | None, list[float]]:
+    """Figures of each GPU by its bus id."""
     query = "pci.bus_id,memory.total,memory.used,power.draw,clocks.sm,temperature.gpu,pcie.link.width.current"
     answer = subprocess.run(
         ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    said = {}
-    for line in answer.stdout.splitlines():
-        bus_id, *figures = (cell.strip() for cell in line.split(","))
-        said[pci_key(bus_id)] = figures
-    for card in bench.cards:
-        sample = bench.card(card.name)
-        total, used, power, clock, celsius, width = said[pci_key(card.pci_bus_id or "")]
-        assert sample.total_mib == pytest.approx(float(total), abs=1)
-        assert sample.used_mib == pytest.approx(float(used), abs=8)
-        assert sample.power_w == pytest.approx(float(power), rel=0.25, abs=20)
-        assert sample.sm_clock_mhz == pytest.approx(float(clock), rel=0.15)
-        assert sample.temperature_c == pytest.approx(float(celsius), abs=4)
-        assert sample.pcie.width == int(width)
+    rows = ([cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines())
+    return {pci_key(bus_id): [float(figure) for figure in figures] for bus_id, *figures in rows}
+
+
+def _agrees(sample: CardSample, said: Sequence[float]) -> bool:
+    total, used, power, clock, celsius, width = said
+    return (
+        sample.total_mib == pytest.approx(total, abs=1)
+        and sample.used_mib == pytest.approx(used, abs=2)
+        and sample.power_w == pytest.approx(power, abs=5)
+        and sample.sm_clock_mhz == pytest.approx(clock, abs=30)
+        and sample.temperature_c == pytest.approx(celsius, abs=1)
+        and sample.pcie.width == int(width)
+    )
 
 
 def test_the_owners_of_the_memory_add_up_and_ours_is_among_them(bench: Bench, layout: MakeLayout) -> None:

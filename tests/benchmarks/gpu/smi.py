@@ -100,18 +100,24 @@ def agreement(ours: Sequence[Said], theirs: Sequence[Said], name: str) -> Agreem
     rows = []
     for said in ours:
         near = [
-            (abs(other.at - said.at), other.figures[name])
+            (other.at - said.at, other.figures[name])
             for other in theirs
             if other.uuid == said.uuid and name in other.figures and abs(other.at - said.at) <= NEAR_S
         ]
-        if name in said.figures and len(near) > 1:
+        if name in said.figures and _on_both_sides(near):
             mine, values = said.figures[name], [value for _, value in near]
             beyond = max(0.0, min(values) - mine, mine - max(values))
-            rows.append((beyond, abs(mine - min(near)[1]), max(values) - min(values)))
+            nearest = min(near, key=lambda each: abs(each[0]))[1]
+            rows.append((beyond, abs(mine - nearest), max(values) - min(values)))
     if not rows:
         return None
     beyond, apart, spread = (round(max(row[i] for row in rows), 2) for i in range(3))
     return Agreement(samples=len(rows), beyond=beyond, apart=apart, spread=spread)
+
+
+def _on_both_sides(near: Sequence[tuple[float, float]]) -> bool:
+    """Whether it was asked before and after: a figure that rises or falls lies in between."""
+    return bool(near) and min(near)[0] <= 0 <= max(near)[0]
 
 
 def read_matrix(text: str) -> dict[tuple[int, int], str]:

@@ -207,6 +207,7 @@ def _one(
     kit.forecasts.release()
     kit.beside = how == "beside"
     if kind == "compute":
+        session.load(base).result(LIMIT_S)  # a worker that has evaluated a long prompt holds what another takes
         session.clear().result(LIMIT_S)
     since, turns = len(heard.events), len(session.conversation.turns)
     begun = time.monotonic()
