@@ -147,15 +147,14 @@ def test_dialogs_give_way_in_a_terminal_that_is_too_small(start: OpenTerminal) -
         ({"NO_COLOR": "1"}, r"39|49|[0-9]|2[1-9]", False),
         ({"TERM": "vt100"}, r"39|49|[0-9]|2[1-9]", False),
         ({"TERM": "xterm-16color"}, r"[34][0-79]|9[0-7]|10[0-7]|[0-9]|2[1-9]", True),
-        ({"TERM": "xterm-256color"}, r"[34][0-79]|9[0-7]|10[0-7]|[0-9]|2[1-9]|[34]8;5;\d+", True),
-        ({"COLORFGBG": "0;15"}, r"[34][0-79]|9[0-7]|10[0-7]|[0-9]|2[1-9]|[34]8;5;\d+", True),
+        ({"COLORFGBG": "0;15", "TERM": "xterm-256color"}, r"[34][0-79]|9[0-7]|10[0-7]|[0-9]|2[1-9]|[34]8;5;\d+", True),
         (
             {"SSH_CONNECTION": "a 1 b 2", "COLORTERM": "truecolor"},
             r"[34][0-79]|9[0-7]|10[0-7]|[0-9]|2[1-9]|[34]8;5;\d+",
             True,
         ),
     ],
-    ids=["no-color", "vt100", "16", "256", "light", "ssh"],
+    ids=["no-color", "vt100", "16", "light", "ssh"],
 )
 def test_colours_are_those_that_the_terminal_has(
     start: OpenTerminal, env: dict[str, str], allowed: str, some: bool
@@ -172,7 +171,7 @@ def test_colours_are_those_that_the_terminal_has(
         assert (said["fps"], said["animations"], said["colours"]) == (15, "none", "256")
 
 
-@pytest.mark.parametrize("env", [{"WORKBENCH_ASCII": "1"}, {"LANG": "C"}, {"TERM": "linux"}], ids=str)
+@pytest.mark.parametrize("env", [{"WORKBENCH_ASCII": "1"}, {"LANG": "C"}], ids=str)
 def test_without_line_drawing_all_is_ascii(start: OpenTerminal, env: dict[str, str]) -> None:
     terminal = stage(start, env=env)
     ask(terminal)
@@ -187,16 +186,14 @@ def test_without_line_drawing_all_is_ascii(start: OpenTerminal, env: dict[str, s
     assert terminal.written.isascii()
 
 
-@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
-def test_wide_and_right_to_left_text_moves_nothing(start: OpenTerminal, size: tuple[int, int]) -> None:
-    terminal = stage(start, {"reply": MIXED}, size=size)
+def test_wide_and_right_to_left_text_moves_nothing(start: OpenTerminal) -> None:
+    terminal = stage(start, {"reply": MIXED})
     ask(terminal, "你好 🙂 שלום")
     shown = "\n".join(terminal.lines())
     for piece in ("你好世界 🙂 👩 ❤", "DE é", "مرحبا بالعالم", "שלום עולם", "नम"):
         assert piece in shown.replace("é", "é")
-    if size[0] == 120:
-        right = terminal.cells(59)[2:-3]
-        assert set(right) <= {"│", "┤", "╯", "╮"}, right
+    right = terminal.cells(59)[2:-3]
+    assert set(right) <= {"│", "┤", "╯", "╮"}, right
     said = end(terminal)
     assert isinstance(said["turns"], list)
     assert said["turns"][0][0].split() == MIXED.split()
