@@ -1,5 +1,6 @@
 """The README and CONTRIBUTING: every command in them is run, or in the list of those that are not, with the reason."""
 
+import importlib.util
 import os
 import re
 import shlex
@@ -42,7 +43,7 @@ NOT_RUN = {
     r"tmux set -s set-clipboard on": "changes the user's tmux",
     r"(export|unset) \w+(=\S+)?": "belongs to a shell",
     r"\.venv/bin/pytest .*": "runs this; the paths are looked at",
-    r"\.venv/bin/python -m tests\.benchmarks\.\w+": "takes minutes; that there is such a module is looked at",
+    r"\.venv/bin/python -m tests\.(benchmarks|fuzz)\b.*": "takes minutes; that there is such a module is looked at",
 }
 """What is not run, as a pattern, and why. A line that is neither here nor workbench's own fails."""
 PARSED = {
@@ -106,8 +107,8 @@ def test_what_is_not_workbench_is_known(line: str) -> None:
     assert any(re.fullmatch(pattern, line) for pattern in NOT_RUN), f"{line}: run it, or say why it is not run"
     if line.startswith(".venv/bin/pytest"):
         assert all((ROOT / word).exists() for word in line.split()[1:] if word.startswith("tests"))
-    if "-m tests.benchmarks." in line:
-        assert (ROOT / f"{line.split()[-1].replace('.', '/')}.py").exists()
+    if module := re.search(r"-m (tests[.\w]+)", line):
+        assert importlib.util.find_spec(module[1])
     if line.startswith("make "):
         assert re.search(rf"^{line.split()[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
