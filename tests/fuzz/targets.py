@@ -27,7 +27,7 @@ from workbench.domain.importing import CannotImport, import_command
 from workbench.domain.layout import Layout
 from workbench.domain.machines import join
 from workbench.domain.rules import check_layout
-from workbench.domain.text import flat
+from workbench.domain.text import clean, flat
 from workbench.engines.engine import EngineError, Request
 from workbench.engines.http import Http, ServerError, error_text, parsed
 from workbench.engines.llama import wire
@@ -69,10 +69,9 @@ def fit_for_people(text: str, *, most: int = LONGEST) -> None:
     assert len(text) <= most, f"{len(text)} characters: {text[:300]}"
 
 
-def lines_fit(text: str) -> None:
-    """The same for a text of lines."""
-    for line in text.split("\n"):
-        fit_for_people(line, most=10_000)
+def is_flat(text: str) -> None:
+    """A name that was made fit to be shown; a character that is not assigned yet may be in it."""
+    assert flat(text) == text, ascii(text)
 
 
 # ── documents ─────────────────────────────────────────────────────────────────────────────
@@ -183,7 +182,7 @@ def headers(data: bytes) -> None:
         return
     wire.encode(wire.Inspected(path=str(path), model=info))
     for text in (info.name, info.arch, info.quantisation):
-        fit_for_people(text)
+        is_flat(text)
     assert 0 < info.n_layer <= 10_000
     places = {layer: f"CUDA{layer % 2}" for layer in range(info.n_layer + 1)}
     tensors = HeaderTensors(shapes, (3.0, 1.0))
@@ -272,7 +271,7 @@ def runs(data: bytes) -> None:
     for form in FORMATS:
         text = export_run(run, outcome, form)
         if form == "md":
-            lines_fit(text)
+            assert clean(text) == text
     join_text(join(run, run), [run.header.machine.host] * 2)
     for arm in run.header.arms:
         assert not check_layout(arm.layout)
@@ -352,7 +351,7 @@ def drivers(data: bytes) -> None:
         for card in join_cards((device,), nvml.gpus, samples):
             msgspec.json.encode(card)
             for text in (card.name, card.description, card.pci_bus_id, card.uuid):
-                fit_for_people(text or "")
+                is_flat(text or "")
     finally:
         pynvml.nvmlLib = before
         pynvml._nvmlGetFunctionPointer_cache.clear()
