@@ -21,4 +21,5 @@ check: venv
 	$(PY) -c "import importlinter.cli; importlinter.cli.lint_imports_command()"
 
 test: check
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile -m "not alone and not gpu"
+	$(PY) -m pytest -m "alone or gpu"

@@ -64,6 +64,7 @@ def test_a_real_reply_is_cancelled_and_the_next_begins_at_once(real: ServerEngin
     assert real.chat(asks("Name a river.", max_tokens=4, **GREEDY), unheard).text
 
 
+@pytest.mark.alone
 def test_speeds_are_the_servers_own_within_3_percent(real: ServerEngine, llama_cpp: str) -> None:
     """Twenty replies; the server has a clock of its own where it makes the text."""
     before = len(_clock(llama_cpp))

@@ -339,10 +339,11 @@ def test_a_clock_that_jumps_is_not_read(
 
     monkeypatch.setattr(time, "time", jumps)
     server.behave(trouble="no counters", each_s=0.02)
+    asked = time.monotonic()
     timing = it.chat(asks("Name a river."), unheard).timing
-    assert 0 < timing.ttft_s < 5
-    assert timing.decode_tok_s is not None
-    assert 15 < timing.decode_tok_s < 55
+    took_s = time.monotonic() - asked
+    assert 0 < timing.ttft_s < took_s
+    assert 7 * 0.02 / 4 < timing.decode_s < took_s
 
 
 # ── the key ───────────────────────────────────────────────────────────────────────────────

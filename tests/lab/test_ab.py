@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.lab.experiments import SHORT, Heard, begin, layout, workers
 from tests.runs import made_run
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 ONE = PromptSet(name="one", defaults=Sampling(max_tokens=16), prompts=(Prompt(id="tides", text="Why two tides?"),))
 
 
+@pytest.mark.alone
 def test_a_real_difference_is_seen(tiny: Path) -> None:
     """The splits of two examples, on a model that loads at once."""
     examples = [read_layout(ROOT / "layouts" / f"demo-{name}.yaml") for name in ("single", "tensor")]
