@@ -36,6 +36,7 @@ NOT_RUN = {
     r"CMAKE_BUILD_PARALLEL_LEVEL=1 make venv": "builds the engine",
     r"CMAKE_ARGS=\S+ make venv": "builds the engine",
     r'CMAKE_ARGS="[^"]*" pip install .* llama-cpp-python==[\d.]+': "builds the engine",
+    r"\.venv/bin/pip install -e .*": "changes the environment that runs this",
     r"source \.venv/bin/activate": "belongs to a shell",
     r"rpc-server .*": "llama.cpp's own program, on another machine",
     r"ssh -N -L .*": "needs another machine",
