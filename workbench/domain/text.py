@@ -47,11 +47,10 @@ def flat(text: str) -> str:
 
 def visible(text: str) -> str:
     """A message on one line, in which what cannot be shown stands as its escape, cut where it has no end."""
-    if len(text) > LONGEST:
-        text = f"{text[:LONGEST]}…"
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    text = text[: LONGEST + 1]
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def escaped_json(json: str) -> str:
