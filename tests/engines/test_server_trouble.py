@@ -1,6 +1,9 @@
 """Whatever a server does wrong ends in one clear sentence, and the next request is answered. Real sockets."""
 
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.serving import IMPATIENT, REPLY, asks, opened, unheard
-from tests.servers.running import Contract
+from tests.servers.running import ROOT, Contract
 from tests.waiting import wait_until
 from workbench.domain.layout import EngineName
 from workbench.engines.engine import EngineError, LoadCancelled, LoadFailed, ReplyBroken
@@ -246,6 +249,32 @@ def test_a_slow_but_living_reply_is_not_cut(engine: EngineName, server: Contract
     server.behave(each_s=0.0, trouble="pings", first_s=1.2)
     assert it.chat(asks("Name a river."), unheard).text == REPLY
     it.close()
+
+
+STOPPED = """
+import sys
+from tests.engines.serving import IMPATIENT, asks, opened, unheard
+it = opened(sys.argv[1], sys.argv[2], IMPATIENT)
+it.load(unheard)
+print("asks", flush=True)
+print(it.chat(asks("Name a river."), lambda text: print("hears", flush=True)).text.encode(), flush=True)
+it.close()
+"""
+
+
+@pytest.mark.parametrize("at", ["asks", "hears"])
+def test_time_in_which_this_side_was_stopped_is_no_silence(engine: EngineName, server: Contract, at: str) -> None:
+    server.behave(each_s=0.15, first_s=0.15)
+    command = [sys.executable, "-c", STOPPED, engine, server.url]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while process.stdout.readline().strip() != at:
+            assert process.poll() is None
+        process.send_signal(signal.SIGSTOP)
+        continues = time.monotonic() + 2 * IMPATIENT.silence_s
+        wait_until(lambda: time.monotonic() > continues)
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout.read().splitlines()[-1] == str(REPLY.encode())
 
 
 @pytest.mark.parametrize(("trouble", "each_s"), [("never answers", 0.0), ("silent", 0.0), ("", 0.3)])

@@ -23,6 +23,8 @@ LONGEST_BODY = 64 << 20
 LONGEST_ERROR = 64 << 10
 ERROR_PATIENCE_S = 5.0
 """How long the text of an error is waited for; its status is known already."""
+STEPS = 10
+LAST_LOOK_S = 0.02
 SHOWN_CHARACTERS = 300
 LARGEST_FIGURE = 2.0**62
 
@@ -163,8 +165,9 @@ class Http:
     @contextlib.asynccontextmanager
     async def _patient(self, seconds: float, reason: str) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(seconds):
-                yield
+            async with asyncio.timeout(None) as limit:
+                with _ticking(seconds, limit):
+                    yield
         except TimeoutError:
             raise ServerError(reason) from None
 
@@ -246,6 +249,30 @@ class Http:
             case httpx.ReadError() | httpx.WriteError() | ConnectionError():
                 return f"the connection to {self.url} broke off"
         return f"{self.url} cannot be reached: {self.clean(str(error)) or type(error).__name__}"
+
+
+@contextlib.contextmanager
+def _ticking(seconds: float, limit: asyncio.Timeout) -> Iterator[None]:
+    """Let `limit` expire after `seconds` in which this process ran.
+
+    The time is counted in steps, each as long as it was meant to be: one in which the process was
+    stopped is no longer. A short one follows in which what had come meanwhile is read.
+    """
+    loop = asyncio.get_running_loop()
+    waits = [LAST_LOOK_S, *[seconds / STEPS] * STEPS]
+
+    def tick() -> None:
+        nonlocal timer
+        if waits:
+            timer = loop.call_later(waits.pop(), tick)
+        else:
+            limit.reschedule(loop.time())
+
+    timer = loop.call_later(waits.pop(), tick)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
