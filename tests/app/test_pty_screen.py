@@ -211,7 +211,7 @@ def test_copying_goes_to_the_terminal_and_to_files_that_overwrite_nothing(start:
     terminal.type(b"w")
     wait_until((tmp_path / "reply-2.md").exists)
     assert (tmp_path / "reply-2.md").read_text() == "four words of text\n"
-    for name in ("chat.md", "chat.txt", "talk.md", "talk.jsonl"):
+    for name in ("chat.md", "chat.txt", "~nobody-of-that-name/x.md", "talk.md", "talk.jsonl"):
         terminal.type(b"\x0f")
         terminal.wait_for("Save the chat")
         terminal.type(name.encode() + ENTER)

@@ -14,6 +14,8 @@ import pytest
 from workbench.cli import doctor
 from workbench.cli.doctor import look_at_keys, look_at_terminal
 from workbench.cli.failures import Code
+from workbench.lab.doctor import broken_document
+from workbench.store.documents import DocumentError
 
 
 def run(folder: Path, *args: str, **env: str) -> "subprocess.CompletedProcess[str]":
@@ -91,5 +93,12 @@ def test_a_wrong_key_map_is_told(own_home: Path) -> None:
     (own_home / "config" / "keymap.yaml").write_text("keys:\n  compare: F5\n")
     (problem,) = look_at_keys().problems
     assert not problem.broken
-    assert "keymap.yaml:2: keys.compare" in problem.what
+    assert "keymap.yaml:2: keys: is not right" in problem.what
     assert problem.fix == f"workbench check {own_home / 'config' / 'keymap.yaml'}"
+
+
+@pytest.mark.parametrize("key", ["api_keys.sk-SECRET", "SECRET", "api_keys.sk-SECRET[1]"])
+def test_a_key_that_stands_where_a_name_belongs_is_not_repeated(key: str) -> None:
+    told = broken_document(DocumentError(Path("config.yaml"), 1, key, "is wrong"), broken=True).what
+    assert told.startswith("config.yaml:1: ")
+    assert "SECRET" not in told

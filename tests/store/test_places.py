@@ -136,7 +136,24 @@ def test_the_configuration_is_a_strict_document(at: Places) -> None:
     with pytest.raises(DocumentError, match=r"config\.yaml:1: model_folder: .*did you mean `model_folders`"):
         read_config()
     write(path, "model_folders: ['']\n")
-    with pytest.raises(DocumentError, match="is empty"):
+    with pytest.raises(DocumentError, match="is no folder's name"):
+        read_config()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('model_folders: ["a\\0b"]', r"model_folders\[0\]: is no folder's name"),
+        ("price: {per_hour: .nan}", "price.per_hour: is nan; a price is above 0"),
+        ("price: {per_hour: .inf}", "price.per_hour: is inf; a price is above 0"),
+        ('price: {per_hour: 1, currency: "E\\e[31mU"}', "price.currency: is not 1 to 12 letters"),
+        ("api_keys: {sk-abc: [https://x.org]}", "api_keys: has a name that no environment variable can have"),
+        ("api_keys: {MY_KEY: 'https://x.org'}", r"api_keys.MY_KEY: .* is no list; write \[https://x.org\]"),
+    ],
+)
+def test_what_no_configuration_can_have(at: Places, text: str, said: str) -> None:
+    write(at.config / "config.yaml", text + "\n")
+    with pytest.raises(DocumentError, match=said):
         read_config()
 
 

@@ -1,5 +1,6 @@
 """What the screen was like: never lost, never in the way of a start."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,12 @@ def test_what_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
     assert "cannot be written" in said
     (tmp_path / "screen.json").mkdir()
     assert "cannot be read" in (read_screen_state(tmp_path / "screen.json")[1] or "")
+
+
+def test_a_file_without_an_end_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "screen.json"
+    os.mkfifo(path)
+    state, said = read_screen_state(path)
+    assert state == ScreenState()
+    assert said is not None
+    assert "no plain file" in said

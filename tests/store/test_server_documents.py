@@ -128,6 +128,7 @@ def test_what_is_wrong(tmp_path: Path, text: str, line: int, key: str, says: lis
     assert "sk-secret" not in str(check_document(path))
 
 
-@pytest.mark.parametrize("url", ["http://h", "https://h:443/v1", "http://[::1]:11434", "HTTP://h", "http://h/a/b"])
+@pytest.mark.parametrize("url", ["http://h", "https://h:443/v1", "http://[::1]:11434", "HTTP://h", "http://h/a/b", "http://bücher.example",
+                                 "http://xn--bcher-kva.example"])  # fmt: skip
 def test_addresses_that_are_right(url: str) -> None:
     assert url_fault(url) is None

@@ -124,6 +124,9 @@ class Actions(App[None]):
     # ── A/B ───────────────────────────────────────────────────────────────────────────────
     def action_compare(self) -> None:
         """Measure two layouts against each other."""
+        if self.hearing.loads:
+            self.say("A layout loads; once it is there it can be measured.")
+            return
         self._desk().compare()
 
     def action_runs(self) -> None:

@@ -1,5 +1,6 @@
 """The chat as a file: Markdown to read, or JSON lines to work with."""
 
+import os
 from datetime import datetime
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def save_chat(conversation: Conversation, title: str, name: str) -> Path:
 
     Raises DocumentError for another ending, a file that is there already, and what the disk refuses.
     """
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.suffix not in (".md", ".jsonl"):
         raise DocumentError(path, None, None, "should end in .md for Markdown or in .jsonl for JSON lines")
     text = as_markdown(conversation, title) if path.suffix == ".md" else as_jsonl(conversation)

@@ -48,10 +48,14 @@ class Hearing:
         self.job: str | None = None
 
     @property
+    def loads(self) -> bool:
+        """Whether a layout loads or is about to."""
+        return bool(self._loading) or self._session.wishes.unsettled
+
+    @property
     def busy(self) -> bool:
         """Whether something runs that a user may want to stop."""
-        loads = bool(self._loading) or self._session.wishes.unsettled
-        return loads or self._main.chat.answering or self.job not in (None, "probe", "edit")
+        return self.loads or self._main.chat.answering or self.job not in (None, "probe", "edit")
 
     def show_cards(self, cards: Sequence[Card]) -> None:
         """The machine's cards are known now."""

@@ -17,8 +17,11 @@ from workbench.app.abilities import encoding
 from workbench.app.outlet import Outlet
 from workbench.domain.text import clean
 
-ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-"""What ends the app; its exit code is then 128 and the signal's number."""
+ENDING = (
+    signal.SIGTERM, signal.SIGHUP, signal.SIGINT,
+    signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGXCPU,
+)  # fmt: skip
+"""What ends the app, also by the hand of a batch system; its exit code is then 128 and the signal's number."""
 
 _START, _END = "\x1b[200~", "\x1b[201~"
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")

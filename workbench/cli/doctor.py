@@ -69,8 +69,8 @@ def look_at_terminal(env: Mapping[str, str]) -> Finding:
     }
     problems = []
     if is_one and env.get("TERM", "") in ("", "dumb", "unknown"):
-        what = f"TERM is {env.get('TERM') or 'not set'}: no screen can be drawn"
-        problems.append(Problem(what=what, fix="export TERM=xterm-256color"))
+        what = f"TERM is {env.get('TERM') or 'not set'}: the screen is drawn as if it could do all"
+        problems.append(Problem(what=what, fix="export TERM=xterm-256color", broken=False))
     if encoding(env) != "utf-8":
         what = f"the locale's encoding is {encoding(env)}: the screen is drawn with ASCII"
         problems.append(Problem(what=what, fix="export LC_ALL=C.UTF-8", broken=False))

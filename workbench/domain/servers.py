@@ -107,6 +107,11 @@ def _check_url(layout: Layout) -> list[Fault]:
     return [] if message is None else [Fault("url", message)]
 
 
+def is_variable(name: str) -> bool:
+    """Whether an environment variable can have this name."""
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", name) is not None
+
+
 def url_fault(url: str) -> str | None:
     """What is wrong with a server's address, None if nothing is."""
     right = "write for example http://127.0.0.1:11434"
@@ -133,7 +138,7 @@ def url_fault(url: str) -> str | None:
 
 def _check_key(layout: Layout) -> list[Fault]:
     name = layout.api_key_env
-    if name is None or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", name):
+    if name is None or is_variable(name):
         return []
     # What stands there may be the key itself: it is not repeated.
     return [Fault("api_key_env", "is no name of an environment variable; write the name of the variable that holds "

@@ -4,6 +4,7 @@ import contextlib
 import getpass
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import platform
 import shlex
@@ -22,6 +23,7 @@ from workbench.domain.env import ALLOWED, READ_BY_PRESENCE, means_off
 from workbench.domain.report import Facts, Finding, Mask, Problem
 from workbench.lab.remedies import Remedies, required
 from workbench.store.documents import DocumentError, is_there
+from workbench.store.fit import RIGHT
 from workbench.store.models import DEMO, ModelError, resolve_model
 from workbench.store.places import Places, list_layouts, list_prompt_sets, places, read_config
 
@@ -216,8 +218,16 @@ def _documents(at: Places) -> Finding:
 def broken_document(error: DocumentError, *, broken: bool) -> Problem:
     """Where a document is wrong, and the command that says how; not what stands there, which may be a secret."""
     place = str(error.path) if error.line is None else f"{error.path}:{error.line}"
-    what = f"{place}: {error.key}: is not right" if error.key else f"{place}: cannot be used"
+    key = _known(error.key or "")
+    what = f"{place}: {key}: is not right" if key else f"{place}: cannot be used"
     return Problem(what=what, fix=f"workbench check {shlex.quote(str(error.path))}", broken=broken)
+
+
+def _known(key: str) -> str:
+    """So much of a key's place as has names of ours; the user's own may be a secret."""
+    names = {name for fields in RIGHT.values() for name in fields}
+    known = itertools.takewhile(lambda part: part.partition("[")[0] in names, key.split("."))
+    return ".".join(known)
 
 
 def _servers() -> Finding:

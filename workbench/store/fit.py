@@ -174,6 +174,8 @@ class _Fitter:
         shown = f"`{_cut(raw)}`" if raw else _shown(value)
         if value is None:
             return f"has no value; write {right or _either(words)}"
+        if isinstance(value, str) and typing.get_origin(kind) is tuple:
+            return f"{shown} is no list; write [{_cut(value)}]"
         if _takes_text(kind) and raw and not key.endswith("]"):
             return f"{shown} is not text; write {right}, in quotes: \"{_cut(raw)}\""
         return f"{shown} does not fit; write {right or _either(words)}{near}"
@@ -199,7 +201,7 @@ def _words(kind: Any) -> Iterator[str]:
 
 
 def _takes_text(kind: Any) -> bool:
-    return kind is str or str in typing.get_args(kind)
+    return kind is str or (typing.get_origin(kind) is not tuple and str in typing.get_args(kind))
 
 
 def _place_of(key: str) -> str:

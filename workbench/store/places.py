@@ -1,5 +1,6 @@
 """Where things live: documents, state, logs, runs and short-lived files."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,16 +9,17 @@ from typing import TypeVar
 import msgspec
 import platformdirs
 
-from workbench.domain.faults import Fault, nearest
+from workbench.domain.faults import Fault, is_unprintable, nearest
 from workbench.domain.layout import Layout
 from workbench.domain.prompts import PromptSet
 from workbench.domain.rules import is_endpoint
-from workbench.domain.servers import url_fault
+from workbench.domain.servers import is_variable, url_fault
 from workbench.store.config import Config
 from workbench.store.documents import DocumentError, is_there, read_document, read_layout, read_prompt_set
 
 HOME_VARIABLE = "WORKBENCH_HOME"
 _YAML = (".yaml", ".yml")
+LONGEST_CURRENCY = 12
 _Document = TypeVar("_Document", Layout, PromptSet)
 
 
@@ -113,14 +115,19 @@ def read_config(at: Places | None = None) -> Config:
 
 def check_config(config: Config) -> list[Fault]:
     """Every fault that the types do not tell."""
-    faults = [Fault(f"model_folders[{at}]", "is empty; write a folder, for example ~/models")
-              for at, folder in enumerate(config.model_folders or ()) if not folder.strip()]
+    faults = [Fault(f"model_folders[{at}]", "is no folder's name; write one, for example ~/models")
+              for at, folder in enumerate(config.model_folders or ()) if not folder.strip() or is_unprintable(folder)]
     if config.price is not None:
         given = {"per_hour": config.price.per_hour, "per_kwh": config.price.per_kwh}
         faults += [Fault(f"price.{key}", f"is {value:g}; a price is above 0, for example 2.5")
-                   for key, value in given.items() if value is not None and value <= 0]
+                   for key, value in given.items() if value is not None and not 0 < value < math.inf]
+        if not 0 < len(config.price.currency) <= LONGEST_CURRENCY or is_unprintable(config.price.currency):
+            faults.append(Fault("price.currency", f"is not 1 to {LONGEST_CURRENCY} letters; write for example EUR"))
         if all(value is None for value in given.values()):
             faults.append(Fault("price", "has neither per_hour nor per_kwh; give one, for example per_hour: 2.5"))
+    if not all(map(is_variable, config.api_keys)):  # what stands there may be the key itself: it is not repeated
+        faults.append(Fault("api_keys", "has a name that no environment variable can have; write the name of the "
+                            "variable that holds the key, such as OPENAI_API_KEY, never the key"))
     faults += [Fault(f"api_keys.{name}[{at}]", message) for name, urls in config.api_keys.items()
                for at, url in enumerate(urls) if (message := url_fault(url)) is not None]
     faults += [Fault(f"rpc_servers[{at}]", f"`{server}` is no host:port; write for example gpu-2:50052")

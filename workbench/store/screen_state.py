@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from workbench.domain.decoding import decoded
+from workbench.store.appending import read_plain
 from workbench.store.writing import write_atomically
 
 VERSION = 1
@@ -37,7 +38,7 @@ _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 def read_screen_state(path: Path) -> tuple[ScreenState, str | None]:
     """The state, and what to tell where it could not be used; such a file is kept beside, never lost."""
     try:
-        data = path.read_bytes()
+        data = read_plain(path)
     except FileNotFoundError:
         return ScreenState(), None
     except OSError as error:
