@@ -508,3 +508,17 @@ def test_picture(snap_compare: Callable[..., bool], size: tuple[int, int], befor
         assert snap_compare(app, terminal_size=size, run_before=before)
     finally:
         app.session.close()
+
+
+async def test_while_a_layout_loads_nothing_is_offered_that_does_not_run_yet() -> None:
+    app = make_app(Script(load_s=30, cards=("CUDA0", "CUDA1")), Outside(bench=make_bench(RatedKit())), first=LAYOUT)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.hearing.loads)
+        await pilot.press("f3")
+        await until(pilot, lambda: any("once it is there" in said.message for said in app.said))
+        assert not isinstance(app.screen, SetupScreen)
+        await pilot.press("escape")
+        await until(pilot, lambda: not app.hearing.loads)
+        await pilot.press("f3")
+        await until(pilot, lambda: isinstance(app.screen, SetupScreen))
+    app.session.close()
