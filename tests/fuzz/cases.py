@@ -55,7 +55,7 @@ CASES: dict[str, list[bytes]] = {
     ],
     "screen": [b'{"version":1,"unsent":"\\ud800"}'],
     "import": [b"llama-ser\x7fer --model m.gguf", b"llama-server -m m.gguf --\x1b[2J",
-               b"llama-server -m m.gguf " + b"\xff" * 400],
+               b"llama-server -m m.gguf " + b"\xff" * 400, b"llama-server -m m.gguf -mg 999999999999999999991"],
     "nvml": [b"00000000:C1:00.0\nbad\xff\xffname\nGPU-\x1b[2J", b"\xff\xff\n\n", b"00000000:C1:00.0\x0e\na\x08b\n",
              b"0800:C1:00.\x19}\x19-0\0\xe2\x90\xae\x19"],
 }  # fmt: skip

@@ -63,9 +63,12 @@ def _is_server(word: str) -> bool:
 
 def _count(flag: str, value: str) -> int:
     try:
-        return int(value)
+        count = int(value)
     except ValueError:
         raise CannotImport(f"{flag} {value}: is no whole number") from None
+    if abs(count) >= 2**31:
+        raise CannotImport(f"{flag} {value}: is more than llama-server takes, which has 32 bits for it")
+    return count
 
 
 def _figures(flag: str, value: str) -> tuple[float, ...]:
