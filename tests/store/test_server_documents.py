@@ -67,6 +67,8 @@ WRONG: list[tuple[str, int, str, list[str]]] = [
     (OLLAMA + "url: 'http://h:99999'\n", 4, "url", ["is no address"]),
     (OLLAMA + "url: 'http://h/?key=1'\n", 4, "url", ["has a ? or # part"]),
     (OLLAMA + "url: 'http://h /'\n", 4, "url", ["space"]),
+    (OLLAMA + "url: http://xn--zzzzzzz--.invalid/\n", 4, "url", ["names a host that cannot be (A-label must not end"]),
+    (OLLAMA + "url: http://b☃☃☃.invalid/\n", 4, "url", ["names a host that cannot be"]),
     # the key
     (OLLAMA + "api_key: sk-secret\n", 4, "api_key", ["did you mean `api_key_env`?"]),
     (OLLAMA + "api_key_env: sk-secret-0123\n", 4, "api_key_env", ["never the key", "OPENAI_API_KEY"]),
@@ -128,7 +130,10 @@ def test_what_is_wrong(tmp_path: Path, text: str, line: int, key: str, says: lis
     assert "sk-secret" not in str(check_document(path))
 
 
-@pytest.mark.parametrize("url", ["http://h", "https://h:443/v1", "http://[::1]:11434", "HTTP://h", "http://h/a/b", "http://bücher.example",
-                                 "http://xn--bcher-kva.example"])  # fmt: skip
+@pytest.mark.parametrize(
+    "url",
+    ["http://h", "https://h:443/v1", "http://[::1]:11434", "HTTP://h", "http://h/a/b", "http://bücher.example",
+     "http://xn--bcher-kva.example"],
+)  # fmt: skip
 def test_addresses_that_are_right(url: str) -> None:
     assert url_fault(url) is None

@@ -11,6 +11,7 @@ import msgspec
 from workbench.domain.faults import Fault, is_unprintable, nearest
 from workbench.domain.layout import Context, EngineName, Layout
 from workbench.domain.split import Split, Virtual
+from workbench.domain.text import flat, visible
 
 LONGEST_S = 86_400.0
 SERVER_KEYS = ("url", "api_key_env", "keep_alive", "options", "timeouts")
@@ -133,7 +134,19 @@ def url_fault(url: str) -> str | None:
         return f"has the port 0; {right}"
     if parts.query or parts.fragment:
         return f"has a ? or # part; {right}"
+    if not host.isascii() or "xn--" in host:
+        return _name_fault(url, right)
     return None
+
+
+def _name_fault(url: str, right: str) -> str | None:
+    """The same of a host whose name has letters of other scripts, or stands for such a one."""
+    import httpx
+
+    try:
+        return None if httpx.URL(url).host else f"names no host; {right}"
+    except (httpx.InvalidURL, UnicodeError) as error:
+        return f"names a host that cannot be ({visible(flat(str(error)))}); {right}"
 
 
 def _check_key(layout: Layout) -> list[Fault]:
