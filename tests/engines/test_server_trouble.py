@@ -51,6 +51,11 @@ def answers(it: ServerEngine, server: Contract) -> None:
     assert it.chat(asks("Name a river."), unheard).text == REPLY
 
 
+def chats(server: Contract) -> int:
+    """How many replies it was asked for."""
+    return sum(body["stream"] for path in ("/api/chat", "/v1/chat/completions") for body in server.asked(path))
+
+
 # ── a server that cannot be reached, or should not be ──────────────────────────────────────
 def test_nothing_listens(engine: EngineName) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -62,6 +67,11 @@ def test_nothing_listens(engine: EngineName) -> None:
 def test_a_host_that_there_is_not(engine: EngineName) -> None:
     with pytest.raises(LoadFailed, match=r"host.invalid"):
         opened(engine, "http://host.invalid:1234")
+
+
+def test_a_host_that_no_name_is(engine: EngineName) -> None:
+    with pytest.raises(LoadFailed, match=r"http://xn--zzzzzzz--.invalid\S* is no address: A-label must not end"):
+        opened(engine, "http://xn--zzzzzzz--.invalid/")
 
 
 def test_a_host_that_does_not_answer(engine: EngineName) -> None:
@@ -143,6 +153,12 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
     answers(it, server)
 
 
+def test_a_proxy_of_the_environment_that_cannot_be(engine: EngineName, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "gopher://host.invalid")
+    with pytest.raises(LoadFailed, match="the proxy that the environment names cannot be used: Unknown scheme"):
+        opened(engine, "http://host.invalid:1234")
+
+
 # ── a server that refuses ─────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("status", "says"),
@@ -163,6 +179,19 @@ def test_a_status(it: ServerEngine, server: Contract, status: str, says: str) ->
     with pytest.raises(EngineError, match=says) as caught:
         it.chat(asks("Name a river."), unheard)
     assert f"(HTTP {status}): trouble number {status}" in caught.value.reason
+    answers(it, server)
+
+
+@pytest.mark.parametrize(("status", "says"), [("401", "refused the key"), ("429", "wait a little"), ("500", "failed")])
+@pytest.mark.parametrize(("size", "told"), [(100_000, ": trouble number"), (3 << 20, "")])
+def test_a_long_answer_to_a_status(
+    it: ServerEngine, server: Contract, status: str, says: str, size: int, told: str
+) -> None:
+    server.behave(trouble=status, error_size=size)
+    with pytest.raises(EngineError, match=says) as caught:
+        it.chat(asks("Name a river."), unheard)
+    assert f"(HTTP {status}){told}" in caught.value.reason
+    assert len(caught.value.reason) < 500
     answers(it, server)
 
 
@@ -270,6 +299,7 @@ def test_time_in_which_this_side_was_stopped_is_no_silence(engine: EngineName, s
         assert process.stdout is not None
         while process.stdout.readline().strip() != at:
             assert process.poll() is None
+        wait_until(lambda: chats(server) > 0)
         process.send_signal(signal.SIGSTOP)
         continues = time.monotonic() + 2 * IMPATIENT.silence_s
         wait_until(lambda: time.monotonic() > continues)
@@ -288,9 +318,9 @@ def test_a_cancel_is_quiet_within_a_second(it: ServerEngine, server: Contract, t
         ended.append(time.monotonic())
 
     thread = threading.Thread(target=chat)
-    before = len(server.asked("/api/chat")) + len(server.asked("/v1/chat/completions"))
+    before = chats(server)
     thread.start()
-    wait_until(lambda: len(server.asked("/api/chat")) + len(server.asked("/v1/chat/completions")) > before)
+    wait_until(lambda: chats(server) > before)
     asked = time.monotonic()
     it.cancel()
     thread.join(5)
@@ -373,6 +403,22 @@ def test_a_clock_that_jumps_is_not_read(
     took_s = time.monotonic() - asked
     assert 0 < timing.ttft_s < took_s
     assert 7 * 0.02 / 4 < timing.decode_s < took_s
+
+
+def test_a_count_that_cannot_be_is_none(it: ServerEngine, server: Contract) -> None:
+    server.behave(counted=99999999999999999999999)
+    timing = it.chat(asks("Name a river."), unheard).timing
+    assert (timing.tokens, timing.source) == (8, "pieces")
+
+
+def test_what_follows_the_end_is_not_heard(openai: Contract) -> None:
+    it = opened("openai", openai)
+    it.load(unheard)
+    for trouble in ("goes on", "stays open"):
+        openai.behave(trouble=trouble)
+        reply = it.chat(asks("Name a river."), unheard)
+        assert (reply.text, reply.timing.tokens) == (REPLY, 8)
+    it.close()
 
 
 # ── the key ───────────────────────────────────────────────────────────────────────────────

@@ -34,6 +34,10 @@ class Behaviour:
     key: str = ""
     talks: bool = True
     """Whether a reply goes on to the length that is asked for, as that of a model that talks."""
+    counted: int | None = None
+    """How many tokens it says that a reply has, where that is not how many it has."""
+    error_size: int = 0
+    """Characters that the text of an error is filled up with."""
     starting: int = 0
     """How many requests are still answered with 503."""
 
@@ -117,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
         behaviour = self.dialect.behaviour
         trouble = behaviour.trouble
         if trouble.isdigit():
-            self._json(int(trouble), {"error": f"trouble number {trouble}"})
+            self._json(int(trouble), {"error": f"trouble number {trouble}{'!' * behaviour.error_size}"})
             return
         if trouble == "hangs up":
             self._abort()
@@ -166,6 +170,8 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self._chunk(line)
             self._wait(behaviour.each_s)
+        if trouble == "stays open":
+            self._wait(LONGEST_WAIT_S)
         self._chunk(b"")
 
     def _goes_on(self, trouble: str) -> bool:

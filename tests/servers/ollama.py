@@ -171,7 +171,7 @@ class Ollama:
             "load_duration": load_ns,
             "prompt_eval_count": len(prompt.split()),
             "prompt_eval_duration": evaluated * PREFILL_NS,
-            "eval_count": len(said),
+            "eval_count": len(said) if self.behaviour.counted is None else self.behaviour.counted,
             "eval_duration": len(said) * DECODE_NS,
         }
         if self.behaviour.trouble == "no counters":

@@ -77,13 +77,18 @@ class OpenAI:
         if flavour == "llama-server" and self.behaviour.trouble != "no counters":
             steps = max(1, len(said) - 1)
             last["timings"] = {"cache_n": 3, "prompt_n": _words(body), "prompt_ms": _words(body) * 2.0,
-                               "predicted_n": len(said), "predicted_ms": steps * 10.0,
+                               "predicted_n": self._counted(said), "predicted_ms": steps * 10.0,
                                "predicted_per_second": 100.0}  # fmt: skip
         yield _event(last)
         if flavour not in ("plain", "tabby") and self.behaviour.trouble != "no counters":
-            usage = {"prompt_tokens": _words(body), "completion_tokens": len(said)}
+            usage = {"prompt_tokens": _words(body), "completion_tokens": self._counted(said)}
             yield _event({"choices": [], "usage": usage})
         yield b"data: [DONE]\n\n"
+        if self.behaviour.trouble in ("goes on", "stays open"):
+            yield self._piece({"content": " And on."})
+
+    def _counted(self, said: list[str]) -> int:
+        return len(said) if self.behaviour.counted is None else self.behaviour.counted
 
     def _piece(self, delta: dict[str, Any]) -> bytes:
         return _event({"choices": [{"index": 0, "delta": delta}]}, ascii_only=self.behaviour.trouble == "surrogates")

@@ -20,7 +20,8 @@ from workbench.engines.engine import EngineError
 
 T = TypeVar("T")
 LONGEST_BODY = 64 << 20
-LONGEST_ERROR = 64 << 10
+LONGEST_ERROR = 1 << 20
+"""What is read of the text of an error; the rest is cut off."""
 ERROR_PATIENCE_S = 5.0
 """How long the text of an error is waited for; its status is known already."""
 STEPS = 10
@@ -63,8 +64,11 @@ class Http:
         """The JSON of a whole answer, waited for `patience_s`, or else as long as for a first token."""
         return self._run(lambda: self._ask(method, path, body, patience_s or self.timeouts.first_token_s))
 
-    def stream(self, path: str, body: Any, take: Callable[[bytes, str], bool]) -> None:
-        """POST, and hand each read to `take` with the content type; it tells whether text has begun to come."""
+    def stream(self, path: str, body: Any, take: Callable[[bytes, str], bool | None]) -> None:
+        """POST, and hand each read to `take` with the content type.
+
+        It tells whether text has begun to come, None where the reply is over.
+        """
         self._run(lambda: self._stream(path, body, take))
 
     def pause(self, seconds: float) -> None:
@@ -106,10 +110,10 @@ class Http:
     async def _ask(self, method: str, path: str, body: Any, patience_s: float) -> Any:
         async with self._answer(method, path, body, patience_s) as response:
             async with self._patient(patience_s, self._silent(patience_s)):
-                content = await _read(response, LONGEST_BODY)
+                content = await _read(response)
             return self._json(response, content)
 
-    async def _stream(self, path: str, body: Any, take: Callable[[bytes, str], bool]) -> None:
+    async def _stream(self, path: str, body: Any, take: Callable[[bytes, str], bool | None]) -> None:
         patience_s = self.timeouts.first_token_s
         async with self._answer("POST", path, body, patience_s) as response:
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -123,14 +127,17 @@ class Http:
                     read = await anext(reads, None)
                 if read is None:
                     return
-                begun = take(read, kind) or begun
+                told = take(read, kind)
+                if told is None:
+                    return
+                begun = told or begun
 
     @contextlib.asynccontextmanager
     async def _answer(self, method: str, path: str, body: Any, patience_s: float) -> AsyncIterator[httpx.Response]:
         """The response once its head is there; every failure in its life is put into words."""
         try:
             async with self._client() as client:
-                request = client.build_request(method, self.url + path, json=body, headers=self._headers())
+                request = self._request(client, method, path, body)
                 async with self._patient(patience_s, self._silent(patience_s)):
                     response = await client.send(request, stream=True)
                 try:
@@ -139,8 +146,6 @@ class Http:
                     yield response
                 finally:
                     await response.aclose()
-        except httpx.InvalidURL as error:
-            raise ServerError(f"{self.url} is no address: {error}") from None
         except (httpx.HTTPError, OSError) as error:
             raise ServerError(self._why(error)) from None
 
@@ -148,12 +153,24 @@ class Http:
         wait = self.timeouts
         if self._tls is None and self.url.startswith("https:"):
             self._tls = httpx.create_ssl_context()
-        return httpx.AsyncClient(
-            verify=self._tls or True if self.url.startswith("https:") else False,
-            # A proxy of the environment has no way to this machine's loopback.
-            trust_env=not is_here(self.url),
-            timeout=httpx.Timeout(None, connect=wait.connect_s, write=wait.silence_s),
-        )
+        try:
+            return httpx.AsyncClient(
+                verify=self._tls or True if self.url.startswith("https:") else False,
+                # A proxy of the environment has no way to this machine's loopback.
+                trust_env=not is_here(self.url),
+                timeout=httpx.Timeout(None, connect=wait.connect_s, write=wait.silence_s),
+            )
+        except (httpx.InvalidURL, ValueError, ImportError) as error:
+            reason = f"the proxy that the environment names cannot be used: {self.clean(str(error))}"
+            raise ServerError(reason) from None
+
+    def _request(self, client: httpx.AsyncClient, method: str, path: str, body: Any) -> httpx.Request:
+        try:
+            url = httpx.URL(self.url + path)
+            _ = url.host  # decoded only when it is looked at, which may fail
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise ServerError(f"{self.url} is no address: {self.clean(str(error))}") from None
+        return client.build_request(method, url, json=body, headers=self._headers())
 
     def _headers(self) -> dict[str, str]:
         # Compression would gather small pieces into large ones.
@@ -178,10 +195,13 @@ class Http:
     async def _refused(self, response: httpx.Response) -> None:
         """Raise for a status other than 200."""
         status = response.status_code
-        content = b""
+        content = bytearray()
         with contextlib.suppress(TimeoutError, httpx.HTTPError):
             async with asyncio.timeout(ERROR_PATIENCE_S):
-                content = await _read(response, LONGEST_ERROR)
+                async for read in response.aiter_raw():
+                    content += read
+                    if len(content) >= LONGEST_ERROR:
+                        break
         body, said = None, ""
         with contextlib.suppress(ValueError, RecursionError):
             body = json.loads(content)
@@ -259,20 +279,18 @@ def _ticking(seconds: float, limit: asyncio.Timeout) -> Iterator[None]:
     stopped is no longer. A short one follows in which what had come meanwhile is read.
     """
     loop = asyncio.get_running_loop()
-    waits = [LAST_LOOK_S, *[seconds / STEPS] * STEPS]
 
-    def tick() -> None:
-        nonlocal timer
-        if waits:
-            timer = loop.call_later(waits.pop(), tick)
-        else:
-            limit.reschedule(loop.time())
+    async def count() -> None:
+        for _ in range(STEPS):
+            await asyncio.sleep(seconds / STEPS)
+        await asyncio.sleep(LAST_LOOK_S)
+        limit.reschedule(loop.time())
 
-    timer = loop.call_later(waits.pop(), tick)
+    counting = loop.create_task(count())
     try:
         yield
     finally:
-        timer.cancel()
+        counting.cancel()
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -285,12 +303,12 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-async def _read(response: httpx.Response, most: int) -> bytes:
+async def _read(response: httpx.Response) -> bytes:
     content = bytearray()
     async for read in response.aiter_raw():
         content += read
-        if len(content) > most:
-            raise ServerError(f"an answer is longer than {most >> 20} MiB")
+        if len(content) > LONGEST_BODY:
+            raise ServerError(f"an answer is longer than {LONGEST_BODY >> 20} MiB")
     return bytes(content)
 
 

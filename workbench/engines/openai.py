@@ -202,7 +202,7 @@ class OpenAIEngine(ServerEngine):
 
     def _ending(self, reply: "_Reply", request: Request, heard: Heard) -> Ending:
         usage = reply.usage
-        tokens = whole(usage, "completion_tokens") if usage else None
+        tokens = whole(usage, "completion_tokens") or None
         details = usage.get("prompt_tokens_details")
         cached = whole(details, "cached_tokens") if isinstance(details, dict) else 0
         timing, caveat = heard.timing(whole(usage, "prompt_tokens"), tokens, cached)
@@ -227,21 +227,23 @@ class _Reply:
         self._whole = bytearray()
         self._done = False
 
-    def take(self, heard: Heard, read: bytes, kind: str) -> bool:
-        """More of the stream; whether text has begun to come."""
+    def take(self, heard: Heard, read: bytes, kind: str) -> bool | None:
+        """More of the stream; whether text has begun to come, None at its end."""
         heard.read()
         if kind == "application/json":
             self._whole += read
         else:
             for event in self._events.feed(read):
                 self._event(event, heard)
+                if self._done:
+                    return None
         return heard.count > 0
 
     def end(self, heard: Heard) -> None:
         """The stream is over. Raises EngineError where that was too soon."""
         if self._whole:
             self._event(self._whole.decode("utf-8", "replace"), heard)
-        rest = self._events.rest()
+        rest = None if self._done else self._events.rest()
         if rest is not None and (rest.strip() == "[DONE]" or rest.rstrip().endswith("}")):
             self._event(rest, heard)
         if not self.finish and not self._done and not heard.count:

@@ -10,7 +10,7 @@ LONGEST_LINE = 16 << 20
 TOO_QUICK_S = 1e-4
 """A token in less than this was not made meanwhile: it had been kept back."""
 FEWEST_READS = 2
-ALL_AT_ONCE = "the reply came all at once, so its speed is not known; does a proxy on the way keep it back?"
+ALL_AT_ONCE = "the reply came all at once, so its speed is not known; a proxy on the way may keep it back"
 
 
 class Lines:
