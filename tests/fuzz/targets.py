@@ -205,7 +205,7 @@ class _Canned(Http):
         except (ValueError, RecursionError):
             raise ServerError("no JSON") from None
 
-    def stream(self, path: str, body: Any, take: Callable[[bytes, str], bool]) -> None:
+    def stream(self, path: str, body: Any, take: Callable[[bytes, str], bool | None]) -> None:
         kind = "application/json" if self._data[:1] == b"[" else "text/event-stream"
         at, step = 0, 1 + len(self._data) // 3
         while at < len(self._data):
