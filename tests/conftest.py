@@ -9,6 +9,9 @@ import pytest
 from tests.servers.fixtures import llama_cpp, ollama, ollama_process, openai, openai_process, secure  # noqa: F401
 from tools.setup_venv import capabilities, has_nvidia_driver
 
+for _size in ("COLUMNS", "LINES"):  # of the terminal round about, which pytest-xdist tells its workers
+    os.environ.pop(_size, None)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a CUDA card where there is none."""

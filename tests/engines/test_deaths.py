@@ -1,5 +1,6 @@
 """Ends of every kind: a card's, the worker's, the parent's. What is known is said; no process is left."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -83,7 +84,8 @@ def test_both_cards_killed_at_once_is_one_death_with_a_card(tiny: Path, open_eng
     for _ in range(5):
         with open_engine(layout(tiny, n_ctx=256, layers=(4, 4))) as it:
             for card in it.loaded.card_processes:
-                os.kill(card.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # the worker may have ended with the first
+                    os.kill(card.pid, signal.SIGKILL)
             wait_until(lambda: it.deaths)
             assert it.deaths[0].card in ("RPC0", "RPC1")
 
