@@ -46,6 +46,7 @@ def text(app: WorkbenchApp, selector: str) -> str:
 
 
 async def set_up(pilot: Pilot[None], app: WorkbenchApp) -> SetupScreen:
+    await until(pilot, lambda: not app.hearing.loads)
     await pilot.press("f3")
     await until(pilot, lambda: isinstance(app.screen, SetupScreen) and app.screen.plan is not None)
     assert isinstance(app.screen, SetupScreen)
