@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
 from tests.app.stage import LAYOUT, ask, cuda_cards, make_app, measured, running, until
@@ -162,6 +163,15 @@ async def test_saving_asks_for_a_name_and_shows_what_is_wrong(
         assert (tmp_path / "layouts" / "mine.yaml").exists()
 
 
+async def fill_the_context(pilot: Pilot[None], app: WorkbenchApp, prompt: str) -> None:
+    """Two turns, and a prompt for which there is no room any more."""
+    for said in ("one", "two"):
+        await ask(pilot, app, said)
+    app.main.chat.prompt.fill(prompt, None)
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(app.screen, ContextFullScreen))
+
+
 @pytest.mark.parametrize(
     ("keys", "turns", "n_ctx"),
     [(("enter",), 3, 1024), (("down", "enter"), 2, 64), (("down", "down", "enter"), 1, 64)],
@@ -171,11 +181,7 @@ async def test_a_full_context_has_three_ways_on(keys: tuple[str, ...], turns: in
     first = msgspec.structs.replace(LAYOUT, context=Context(n_ctx=64))
     app = make_app(Script(reply="yes " * 10, tok_s=0), first=first)
     async with running(app) as pilot:
-        for prompt in ("one", "two"):
-            await ask(pilot, app, prompt)
-        app.main.chat.prompt.fill("word " * 30, None)
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, ContextFullScreen))
+        await fill_the_context(pilot, app, "word " * 30)
         await pilot.press(*keys)
         await until(pilot, lambda: app.screen is app.main)
         await until(pilot, lambda: app.session.loaded is not None and app.session.loaded.n_ctx == n_ctx)
@@ -187,11 +193,7 @@ async def test_turns_are_not_dropped_for_a_prompt_that_fits_nowhere() -> None:
     first = msgspec.structs.replace(LAYOUT, context=Context(n_ctx=64))
     app = make_app(Script(reply="yes " * 10, tok_s=0), first=first)
     async with running(app) as pilot:
-        for prompt in ("one", "two"):
-            await ask(pilot, app, prompt)
-        app.main.chat.prompt.fill("word " * 200, None)
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, ContextFullScreen))
+        await fill_the_context(pilot, app, "word " * 200)
         assert app.screen.query_one(OptionList).option_count == 1
         await pilot.press("down", "down", "enter")
         await until(pilot, lambda: app.session.loaded is not None and app.session.loaded.n_ctx > 64)

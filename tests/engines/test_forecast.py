@@ -16,8 +16,10 @@ from tests.engines.forecasting import EIGHT_BITS, FOUR_BITS, LONG, MIDDLE, SMALL
 from tests.engines.random_model import N_LAYER, write_random
 from tests.waiting import wait_until
 from workbench.domain.forecast import FROM_HEADER, FROM_LLAMA, ForecastSource
+from workbench.domain.layout import Layout
 from workbench.engines.engine import LoadFailed
 from workbench.engines.llama.forecaster import Forecaster
+from workbench.engines.llama.wire import Simulated
 
 BOTH: tuple[ForecastSource, ...] = (FROM_LLAMA, FROM_HEADER)
 
@@ -138,14 +140,19 @@ def test_a_file_that_is_no_model_is_named(tmp_path: Path, forecaster: Forecaster
         simulate(forecaster, layout(tmp_path / "no.gguf"), FROM_LLAMA)
 
 
+def stopped(forecaster: Forecaster, draft: Layout) -> tuple[Simulated, int]:
+    """What a draft comes to, and the process of the helper that said so, which is stopped now."""
+    expected = simulate(forecaster, draft, FROM_LLAMA)
+    assert forecaster.pid is not None
+    os.kill(forecaster.pid, signal.SIGSTOP)
+    return expected, forecaster.pid
+
+
 def test_a_draft_that_kills_the_helper_is_an_answer_and_another_helper_is_there(
     random_model: Path, forecaster: Forecaster
 ) -> None:
     good = layout(random_model, layers=(5, 4))
-    expected = simulate(forecaster, good, FROM_LLAMA)
-    first = forecaster.pid
-    assert first is not None
-    os.kill(first, signal.SIGSTOP)  # so that it dies with the draft unanswered
+    expected, first = stopped(forecaster, good)  # so that it dies with the draft unanswered
     killer = psutil.Process(first)
 
     answers: list[BaseException | None] = []
@@ -170,10 +177,7 @@ def test_a_helper_that_is_stopped_is_an_answer_and_another_helper_is_there(
     random_model: Path, forecaster: Forecaster
 ) -> None:
     good = layout(random_model, layers=(5, 4))
-    expected = simulate(forecaster, good, FROM_LLAMA)
-    first = forecaster.pid
-    assert first is not None
-    os.kill(first, signal.SIGSTOP)
+    expected, first = stopped(forecaster, good)
     with pytest.raises(LoadFailed, match="the forecast's process is stopped"):
         simulate(forecaster, good, FROM_LLAMA)
     assert not psutil.pid_exists(first)

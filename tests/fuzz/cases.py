@@ -39,8 +39,7 @@ CASES: dict[str, list[bytes]] = {
         b'{"error": ' * 400 + b"1" + b"}" * 400,
     ],
     "runs": [
-        _in_run(b'"env":{}', b'"env":{"LD_PRELOAD":"/tmp/x.so"}') if b'"env":{}' in _RUN else
-        _in_run(b'"layout":{', b'"layout":{"env":{"LD_PRELOAD":"/tmp/x.so"},'),
+        _in_run(b'"env":{}', b'"env":{"LD_PRELOAD":"/tmp/x.so"}'),
         _in_run(b'"id":"simulated"', b'"id":"../../x"'),
         _in_run(b'"created":0', b'"created":1e300'),
         _in_run(b'"blocks":2', b'"blocks":2000000000'),
