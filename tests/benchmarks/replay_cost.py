@@ -2,8 +2,9 @@
 
 `python -m tests.benchmarks.replay_cost [--model GGUF] [--cards CUDA0,CUDA1] [--env NAME=VALUE]
 [--pairs 8] [--tokens 192]` prints one JSON object. Both load the same layout anew in each pair
-and answer the same prompt with the same count of tokens: the command in its own process, the
-replay as an A/B takes its samples, warmed up and with its meters. `ratio` is the median.
+and answer a prompt of the same length with the same count of tokens: the command in its own
+process, the replay as an A/B takes its samples, warmed up and with its meters. `ratio` is the
+median of the pairs' ratios, `interval` that of its 95 % bootstrap.
 """
 
 import argparse
@@ -17,10 +18,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+from scipy import stats
+
 from workbench.domain.comparison import speed
-from workbench.domain.conversation import Sampling
+from workbench.domain.conversation import Message, Sampling
 from workbench.domain.layout import Context, Layout
 from workbench.domain.prompts import Prompt, PromptSet
+from workbench.domain.samples import unique
 from workbench.domain.split import Split, Virtual
 from workbench.lab.ab import Experiment, meter_reader
 from workbench.lab.kit import RealKit
@@ -36,9 +41,10 @@ PROMPTS = (
 """The command lets a model end its reply: the first of these whose reply is long enough is used."""
 
 
-def by_command(file: Path, prompt: str, tokens: int) -> tuple[float, int]:
-    """Decode rate and count of tokens of `workbench run`."""
-    asked = ["-p", prompt, "--max-tokens", str(tokens), "--temperature", "0", "--json"]
+def by_command(file: Path, prompt: str, tokens: int, salt: int = 0) -> tuple[float, int]:
+    """Decode rate and count of tokens of `workbench run`, asked what a replay would ask."""
+    (message,) = unique((Message(role="user", content=prompt),), salt)
+    asked = ["-p", message.content, "--max-tokens", str(tokens), "--temperature", "0", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "workbench", "run", str(file), *asked], capture_output=True, text=True, check=False
     )
@@ -86,10 +92,11 @@ def replay_cost(layout: Layout, pairs: int, tokens: int) -> dict[str, Any]:
         for pair in range(pairs):
             if pair % 2:
                 replays.append(replay(pair, made))
-            runs.append(by_command(file, prompt, made)[0])
+            runs.append(by_command(file, prompt, made, pair)[0])
             if not pair % 2:
                 replays.append(replay(pair, made))
     ratios = [ours / theirs for ours, theirs in zip(replays, runs, strict=True)]
+    interval = stats.bootstrap((ratios,), np.median, rng=1).confidence_interval
     return {
         "split": layout.split.label(),
         "tokens": made,
@@ -97,6 +104,7 @@ def replay_cost(layout: Layout, pairs: int, tokens: int) -> dict[str, Any]:
         "run_tok_s": round(statistics.median(runs), 2),
         "replay_tok_s": round(statistics.median(replays), 2),
         "ratio": round(statistics.median(ratios), 4),
+        "interval": [round(float(interval.low), 4), round(float(interval.high), 4)],
         "ratios": [round(ratio, 4) for ratio in ratios],
     }
 

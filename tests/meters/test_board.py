@@ -67,6 +67,20 @@ def test_what_is_dear_is_read_less_often(meters: Board, clock: Clock, plug: Plug
     assert lib.calls["nvmlDeviceGetMaxPcieLinkWidth"] == 2
 
 
+def test_only_the_groups_that_were_named_are_read(clock: Clock, plug: Plug, tmp_path: Path) -> None:
+    lib = plugged(plug, FakeGpu(BUS[0], gpm=GPM, links=[FakeLink()]))
+    board = Board(clock, pci_devices=tmp_path, groups={"processes"})
+    for _ in range(40):
+        clock.now += 0.5
+        board.read(gpus(), energy=True)
+    assert lib.calls["nvmlDeviceGetUtilizationRates"] == 40
+    assert lib.calls["nvmlDeviceGetGraphicsRunningProcesses_v3"] == 20
+    dear = {"nvmlGpmSampleGet", "nvmlDeviceGetFieldValues", "nvmlDeviceGetTotalEnergyConsumption",
+            "nvmlDeviceGetMaxPcieLinkWidth", "nvmlDeviceGetPcieThroughput"}  # fmt: skip
+    assert not {call for call in dear if lib.calls[call]}
+    board.close()
+
+
 def test_an_energy_reading_that_is_asked_for_is_taken_at_once(meters: Board, clock: Clock, plug: Plug) -> None:
     gpu = FakeGpu(BUS[0], energy_mj=1_000)
     plugged(plug, gpu)

@@ -16,6 +16,7 @@ from workbench.meters.standing import Standing, read_standing
 
 PERIODS_S = {"processes": 1.0, "traffic": 2.0, "monitors": 5.0, "energy": 10.0, "standing": 10.0, "driver": 10.0}
 """How often each group is read, by what a call costs, the monitors also the card; all else is read each time."""
+GROUPS = frozenset(PERIODS_S) - {"driver"}
 
 
 class WatchedGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +63,20 @@ class _Kept(msgspec.Struct):
 
 
 class Board:
-    """Reads; not thread-safe but for `hanging`. Two cards of llama.cpp on one GPU are read once."""
+    """Reads; not thread-safe but for `hanging`. Two cards of llama.cpp on one GPU are read once.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, pci_devices: Path = PCI_DEVICES) -> None:
+    Of what is dear only `groups` are read, from `GROUPS`; the figures of the others stay None.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        pci_devices: Path = PCI_DEVICES,
+        groups: Collection[str] = GROUPS,
+    ) -> None:
         self._clock = clock
         self._pci_devices = pci_devices
+        self._groups = frozenset(groups)
         self._host = HostMeter(clock)
         self._host_mib = psutil.virtual_memory().total / 2**20
         self._next: dict[str, float] = {}
@@ -84,16 +94,16 @@ class Board:
         self._host.forget_all_but(pids | ({watching.engine_pid} if watching.engine_pid is not None else set()))
         awake = [card for card in gpus if not asleep(card.pci_bus_id, self._pci_devices)]
         self._look_after_driver(awake, now)
-        due = {group for group in PERIODS_S if group != "driver" and self._due(group, now)}
+        due = {group for group in self._groups if self._due(group, now)}
         if energy:
-            due |= {"energy", "monitors"}
+            due |= {"energy", "monitors"} & self._groups
         by_bus: dict[str, CardSample] = {}
         if self._nvml is not None:
             if "standing" in due:
                 self._nvml.forget_names()
             for bus_id in dict.fromkeys(card.pci_bus_id for card in awake):
                 by_bus[bus_id] = self._read_gpu(bus_id, due, rarely)
-            self._watch_pcie([] if rarely else list(by_bus))
+            self._watch_pcie([] if rarely or "traffic" not in self._groups else list(by_bus))
         cards = tuple(self._card(card, by_bus, awake) for card in watching.cards)
         return Snapshot(
             at=now,
@@ -167,7 +177,8 @@ class Board:
             kept.standing = read_standing(self._nvml, bus_id)
         if "traffic" in due and kept.standing.nvlink is not None and not rarely:
             kept.traffic = self._nvlink.read(bus_id)
-        if "monitors" in due or kept.monitors == GpmReading():  # two readings make the first figure
+        unread = "monitors" in self._groups and kept.monitors == GpmReading()  # two readings make the first figure
+        if unread or "monitors" in due:
             kept.monitors = self._gpm.read(bus_id)
         gpm = kept.monitors
         if self._nvml.lost(bus_id):
