@@ -1,10 +1,8 @@
 """What tests and benchmarks on real cards share: a session with its meters, and the counters read by hand."""
 
-import os
 import time
 from collections.abc import Sequence
 
-import psutil
 import pynvml
 
 from tests.waiting import wait_until
@@ -83,11 +81,12 @@ def energy_j(cards: Sequence[Card]) -> float:
 
 def core_share(cards: Sequence[Card], seconds: float) -> float:
     """The part of a core that reading these cards twice a second takes; without any, the host's own figures."""
-    process, board = psutil.Process(os.getpid()), Board()
+    board = Board()
     board.read(watching(cards))
-    before, began = sum(process.cpu_times()[:2]), time.monotonic()
+    before, began = time.process_time(), time.monotonic()
     while time.monotonic() - began < seconds:
         board.read(watching(cards))
         time.sleep(0.5)
+    share = (time.process_time() - before) / (time.monotonic() - began)
     board.close()
-    return (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
+    return share

@@ -146,6 +146,29 @@ def test_nvlink_traffic_from_counters_on_their_own_time(meters: Board, clock: Cl
     assert sample.nvlink == NvLink(links=18, version="4.0", switched=True, sent_mib_s=1000, received_mib_s=500)
 
 
+def test_monitors_tell_the_nvlink_traffic_for_less(meters: Board, clock: Clock, plug: Plug) -> None:
+    sent, received = pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC
+    told = {sent: 900.0, received: 800.0}
+    lib = plugged(plug, FakeGpu(BUS[0], gpm=GPM | told, links=[FakeLink()] * 18))
+    for _ in range(10):
+        sample = again(meters, clock, gpus()).cards[0]
+    assert sample.nvlink == NvLink(links=18, version="4.0", switched=True, sent_mib_s=900, received_mib_s=800)
+    assert lib.calls["nvmlDeviceGetFieldValues"] == 1
+
+
+def test_monitors_that_leave_the_nvlinks_out_leave_them_to_the_counters(
+    meters: Board, clock: Clock, plug: Plug
+) -> None:
+    gpu = FakeGpu(BUS[0], gpm=GPM, links=[FakeLink()], link_kib=(0, 0), link_at_us=1_000_000)
+    plugged(plug, gpu)
+    for _ in range(5):
+        again(meters, clock, gpus())
+    gpu.link_kib, gpu.link_at_us = (2048, 1024), 2_000_000
+    nvlink = again(meters, clock, gpus(), PERIODS_S["traffic"]).cards[0].nvlink
+    assert nvlink is not None
+    assert (nvlink.sent_mib_s, nvlink.received_mib_s) == (2, 1)
+
+
 def test_a_counter_that_wraps_is_unknown_once_and_never_huge(meters: Board, clock: Clock, plug: Plug) -> None:
     gpu = FakeGpu(BUS[0], links=[FakeLink()], link_kib=(2**40, 2**40), link_at_us=1_000_000)
     plugged(plug, gpu)

@@ -175,12 +175,15 @@ class Board:
             kept.energy = (used, None if used is None else self._clock())
         if "standing" in due:
             kept.standing = read_standing(self._nvml, bus_id)
-        if "traffic" in due and kept.standing.nvlink is not None and not rarely:
-            kept.traffic = self._nvlink.read(bus_id)
         unread = "monitors" in self._groups and kept.monitors == GpmReading()  # two readings make the first figure
         if unread or "monitors" in due:
             kept.monitors = self._gpm.read(bus_id)
         gpm = kept.monitors
+        links = gpm.nvlink_sent_mib_s, gpm.nvlink_received_mib_s
+        if links == (None, None):  # the links' own counters take milliseconds a call
+            if "traffic" in due and kept.standing.nvlink is not None and not rarely:
+                kept.traffic = self._nvlink.read(bus_id)
+            links = kept.traffic
         if self._nvml.lost(bus_id):
             return CardSample(name="", lost=True)
         sent, received = gpm.pcie_sent_mib_s, gpm.pcie_received_mib_s
@@ -197,7 +200,7 @@ class Board:
             pcie=msgspec.structs.replace(standing.pcie, sent_mib_s=sent, received_mib_s=received),
             nvlink=None
             if nvlink is None
-            else msgspec.structs.replace(nvlink, sent_mib_s=kept.traffic[0], received_mib_s=kept.traffic[1]),
+            else msgspec.structs.replace(nvlink, sent_mib_s=links[0], received_mib_s=links[1]),
             ecc_errors=standing.ecc_errors,
             slices=standing.slices,
         )

@@ -21,6 +21,8 @@ class GpmReading(msgspec.Struct, frozen=True, kw_only=True):
     dram_percent: float | None = None
     pcie_sent_mib_s: float | None = None
     pcie_received_mib_s: float | None = None
+    nvlink_sent_mib_s: float | None = None
+    nvlink_received_mib_s: float | None = None
 
 
 class Gpm:
@@ -35,6 +37,8 @@ class Gpm:
             "dram_percent": binding.NVML_GPM_METRIC_DRAM_BW_UTIL,
             "pcie_sent_mib_s": binding.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
             "pcie_received_mib_s": binding.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
+            "nvlink_sent_mib_s": binding.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
+            "nvlink_received_mib_s": binding.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC,
         }
         self._able: dict[str, bool] = {}
         self._pairs: dict[str, list[Any]] = {}

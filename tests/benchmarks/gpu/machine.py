@@ -15,11 +15,11 @@ def find_cards(count: int | None) -> tuple[tuple[Card, ...], dict[str, str | Non
 
     Ends where there are none.
     """
-    nvml = Nvml()
-    gpus, missing = len(nvml.gpus), nvml.missing
-    nvml.close()
+    found = inventory({})
+    gpus = sum(card.kind is CardKind.CUDA for card in found.cards)
     if not gpus:
-        raise SystemExit(f"there is no NVIDIA card here ({missing}); --rehearse goes the same ways on virtual cards")
+        lack = found.advice or "there is no NVIDIA card here"
+        raise SystemExit(f"{lack}; --rehearse goes the same ways on virtual cards")
     wanted = count or max(2, gpus)
     env: dict[str, str | None] = {"GGML_CUDA_DEVICES": str(wanted)} if wanted > gpus else {}
     found = inventory(env)

@@ -1,12 +1,13 @@
 """What the parts share: a session that is listened to, and the GPUs as NVML sees them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
 from tests.benchmarks.gpu.room import Room
+from tests.gpu.bench import Bench
 from workbench.domain.card import Card, CardKind
 from workbench.domain.conversation import Sampling, Turn
 from workbench.domain.layout import Layout
@@ -85,6 +86,32 @@ def nvml() -> Iterator[Nvml]:
         yield opened
     finally:
         opened.close()
+
+
+def known_cards(room: Room, layout: Layout) -> tuple[Card, ...]:
+    """The room's GPUs as the meters know them; none in a rehearsal."""
+    kit = RealKit(spare=False)
+    known = () if room.virtual else tuple(card for card in kit.cards(layout) if card.name in room.cards)
+    kit.close()
+    return known
+
+
+@contextmanager
+def bench_on(layout: Layout, known: Sequence[Card]) -> Iterator[Bench]:
+    """A session with its meters that serves the layout, with its first probe done."""
+    bench = Bench(known)
+    try:
+        bench.session.load(layout).result(LIMIT_S)
+        bench.session.probe().result(LIMIT_S)
+        yield bench
+    finally:
+        bench.close()
+
+
+def tokens_for(bench: Bench, seconds: float) -> int:
+    """How many tokens take so long, by a short reply."""
+    duty = bench.reply(64)
+    return int(64 * seconds / duty.seconds) + 1
 
 
 def lacks_two(room: Room) -> str:

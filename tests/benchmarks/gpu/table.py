@@ -10,7 +10,10 @@ import msgspec
 from tests.benchmarks.gpu.room import Figure
 
 FIGURES, RESULTS, PAGE = "figures.jsonl", "results.json", "table.md"
-PARTS = ("parity", "forecast", "resplit", "memory_ends", "cancel", "meters", "ab", "leak", "order", "scaling")
+PARTS = (
+    *("parity", "forecast", "resplit", "memory_ends", "cancel", "meters"),
+    *("ab", "links", "replay", "leak", "order", "scaling"),
+)
 """In the order of the page, and of a run."""
 TOOK = "how long it took"
 """What each part ends with; it does not hold where the part was cut or failed."""

@@ -1,4 +1,4 @@
-"""A/Bs with fresh loads, llama-bench's ratio of the same pair beside them, and what replaying costs.
+"""An A/B with fresh loads, and llama-bench's ratio of the same pair beside it; `compared` serves other parts too.
 
 llama-bench is asked for prompt and reply together (`-pg`), as a reply is made: a prompt alone,
 again and again, and a reply on an empty context go other ways on a card. It is loaded anew in
@@ -13,8 +13,6 @@ import msgspec
 
 from tests.benchmarks.gpu import llama_bench
 from tests.benchmarks.gpu.room import Figure, Room
-from tests.benchmarks.gpu.served import lacks_two
-from tests.benchmarks.replay_cost import replay_cost
 from workbench.domain.comparison import Effect, compare
 from workbench.domain.layout import Layout
 from workbench.domain.prompts import Prompt, PromptSet, Synthetic
@@ -28,27 +26,23 @@ from workbench.lab.provenance import describe
 
 PART = "ab"
 WHOLE = "prompt and reply together"
-SWITCHES = (
-    ("P2P of the cards on over off, tensor mode", "GGML_CUDA_P2P", None, "1"),
-    ("NCCL's P2P on over off, tensor mode", "NCCL_P2P_DISABLE", "1", None),
-)
-"""What is said of it, its variable, and what that is for A and for B."""
 
 
 class Effort(msgspec.Struct, frozen=True):
-    """Tokens of a prompt and a reply, how often a load is asked, and how many blocks of loads there are."""
+    """Tokens of a prompt and a reply, how often a load is asked, and the blocks of loads, ours and llama-bench's."""
 
     prefill: int
     decode: int
     repeats: int
     blocks: int
+    bench_blocks: int
 
     @classmethod
     def of(cls, room: Room) -> "Effort":
         """Two blocks are the least that give an interval."""
         if room.virtual:
-            return cls(64, 8, 1, 2)
-        return cls(512, 64, 3, 2) if room.quick else cls(512, 64, 8, 4)
+            return cls(64, 8, 1, 2, 2)
+        return cls(512, 64, 3, 2, 2) if room.quick else cls(512, 64, 8, 4, 4)
 
     def prompts(self) -> PromptSet:
         """As llama-bench counts, a reply's first token belongs to the prompt."""
@@ -57,52 +51,42 @@ class Effort(msgspec.Struct, frozen=True):
 
 
 def measure(room: Room) -> Iterator[Figure]:
-    """Layer against tensor; what replaying costs; then what two GPUs alone can show."""
-    effort = Effort.of(room)
-    layer, tensor = (_named(room.layout("8b", room.split(mode), n_ctx=2048), mode) for mode in ("layer", "tensor"))
-    yield from _pair(room, effort, "tensor over layer", layer, tensor)
-    yield _replaying(room)
-    lack = lacks_two(room)
-    for case, variable, a, b in SWITCHES:
-        if lack:
-            yield Figure(part=PART, what="decode", case=case, note=lack)
-            continue
-        arms = [
-            msgspec.structs.replace(_named(tensor, name), env={**room.env, variable: value})
-            for name, value in (("off", a), ("on", b))
-        ]
-        yield from _pair(room, msgspec.structs.replace(effort, repeats=4), case, *arms)
+    """Layer against tensor."""
+    layer, tensor = (named(room.layout("8b", room.split(mode), n_ctx=2048), mode) for mode in ("layer", "tensor"))
+    yield from compared(room, Effort.of(room), PART, "tensor over layer", layer, tensor)
 
 
-def _named(layout: Layout, name: str) -> Layout:
+def named(layout: Layout, name: str) -> Layout:
+    """The same under another name."""
     return msgspec.structs.replace(layout, name=name)
 
 
-def _pair(room: Room, effort: Effort, case: str, a: Layout, b: Layout) -> Iterator[Figure]:
+def compared(room: Room, effort: Effort, part: str, case: str, a: Layout, b: Layout) -> Iterator[Figure]:
     """B over A by fresh loads, and by llama-bench."""
+    case = f"8b, {case}"
     run = _experiment(room, effort, a, b)
     for effect in compare(run.samples):
-        yield _figure(NAMES[effect.metric], f"8b, {case}", effect, cautions=_left_out(run))
+        yield _figure(part, NAMES[effect.metric], case, effect, cautions=_left_out(run))
     ours = _whole_effect(run.samples)
-    yield _figure(WHOLE, f"8b, {case}", ours)
+    yield _figure(part, WHOLE, case, ours)
     what = f"{WHOLE}, by llama-bench"
     if not room.llama_bench:
-        yield Figure(part=PART, what=what, case=f"8b, {case}", note="not measured: no llama-bench here")
+        yield Figure(part=part, what=what, case=case, note="not measured: no llama-bench here")
         return
     theirs = _whole_effect(_bench_samples(room, effort, a, b))
-    figure = _figure(what, f"8b, {case}", theirs)
+    figure = _figure(part, what, case, theirs)
     if ours.low is not None and ours.high is not None and theirs.ratio is not None:
         limit = f"within {ours.low:.4f} to {ours.high:.4f}"
         figure = msgspec.structs.replace(figure, limit=limit, holds=ours.low <= theirs.ratio <= ours.high)
     yield figure
 
 
-def _figure(what: str, case: str, effect: Effect, **detail: Any) -> Figure:
+def _figure(part: str, what: str, case: str, effect: Effect, **detail: Any) -> Figure:
     note: str = effect.verdict
     if effect.low is not None and effect.floor is not None:
         note += f", 95 % interval {effect.low:.4f} to {effect.high:.4f}, noise of equal loads {effect.floor:.4f}"
     value = None if effect.ratio is None else round(effect.ratio, 4)
-    return Figure(part=PART, what=what, case=case, value=value, note=note,
+    return Figure(part=part, what=what, case=case, value=value, note=note,
                   detail={"by_block": effect.by_block, "more_blocks": effect.more_blocks, **detail})  # fmt: skip
 
 
@@ -150,18 +134,10 @@ def _bench_samples(room: Room, effort: Effort, a: Layout, b: Layout) -> Iterator
     none = Timing(
         prompt_tokens=tokens, evaluated_tokens=tokens, tokens=0, decoded_tokens=0, ttft_s=0, prefill_s=0, decode_s=0
     )
-    for block in range(effort.blocks):
+    for block in range(effort.bench_blocks):
         for slot, arm in enumerate(ORDERS[block % 2]):
             (row,) = llama_bench.rows(room.llama_bench, layouts[arm], tests, effort.repeats)
             for repeat, rate in enumerate(row["samples_ts"]):
                 planned = Planned(block=block, slot=slot, arm=arm, prompt="one", repeat=repeat, salt=0)
                 timing = msgspec.structs.replace(none, prefill_s=tokens / rate)
                 yield Sample(planned=planned, load=block * 4 + slot, at=0.0, split="", timing=timing)
-
-
-def _replaying(room: Room) -> Figure:
-    layout = room.layout("8b", n_ctx=2048)
-    found = replay_cost(layout, 2 if room.quick else 6, 16 if room.virtual else 192)
-    case = f"8b {layout.split.label()}, {found['tokens']} tokens, {found['pairs']} pairs of fresh loads"
-    return Figure.at_least(found["ratio"], 0.99, part=PART, what="decode in a replay over `workbench run`", case=case,
-                           detail=found)  # fmt: skip

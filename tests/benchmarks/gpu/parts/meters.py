@@ -11,16 +11,14 @@ from typing import Any
 from tests.benchmarks.gpu import smi
 from tests.benchmarks.gpu.engines import opened
 from tests.benchmarks.gpu.room import Figure, Room
-from tests.benchmarks.gpu.served import lacks_two
+from tests.benchmarks.gpu.served import bench_on, known_cards, tokens_for
 from tests.benchmarks.meters import decode_ratio, decode_timing
 from tests.gpu.bench import Bench, core_share, energy_j
 from tests.waiting import wait_until
-from workbench.domain.card import Card, CardKind
+from workbench.domain.card import Card
 from workbench.domain.comparison import compare
 from workbench.domain.layout import Layout
 from workbench.domain.samples import ORDERS, Planned, Sample
-from workbench.lab.cards import find_topology
-from workbench.lab.kit import RealKit
 
 PART = "meters"
 NO_GPU = "not measured: a rehearsal without a GPU"
@@ -37,14 +35,11 @@ UNITS = {"used_mib": "MiB", "power_w": "W", "sm_clock_mhz": "MHz", "temperature_
 def measure(room: Room) -> Iterator[Figure]:
     """The overhead first, then one session with its meters."""
     layout = room.layout("8b", n_ctx=4096)
-    kit = RealKit(spare=False)
-    known = () if room.virtual else tuple(card for card in kit.cards(layout) if card.name in room.cards)
-    kit.close()
+    known = known_cards(room, layout)
     yield _interleaved(layout, 3 if room.quick else 8, 32 if room.virtual else TOKENS)
     yield _fresh(layout, known, 1 if room.quick else 3, 32 if room.virtual else LONG)
-    yield _core(known, 4.0 if room.quick else 8.0)
+    yield _core(known, 4.0 if room.quick else 20.0)
     yield from _serving(room, layout, known)
-    yield from _of_two(room, known)
 
 
 def _interleaved(layout: Layout, pairs: int, tokens: int) -> Figure:
@@ -94,27 +89,10 @@ def _core(known: tuple[Card, ...], seconds: float) -> Figure:
     return Figure.at_most(round(host + EIGHT * each, 4), CORE_SHARE, case=case, detail=detail, **about)
 
 
-@contextmanager
-def _bench(layout: Layout, known: tuple[Card, ...]) -> Iterator[Bench]:
-    bench = Bench(known)
-    try:
-        bench.session.load(layout).result()
-        bench.session.probe().result()
-        yield bench
-    finally:
-        bench.close()
-
-
-def _tokens_for(bench: Bench, seconds: float) -> int:
-    """How many tokens take so long, by a short reply."""
-    duty = bench.reply(64)
-    return int(64 * seconds / duty.seconds) + 1
-
-
 def _serving(room: Room, layout: Layout, known: tuple[Card, ...]) -> Iterator[Figure]:
     """What needs a session: joules, whose memory it is, and nvidia-smi beside a reply."""
-    with _bench(layout, known) as bench:
-        yield _joules(bench, known, _tokens_for(bench, 2.0 if room.virtual else ENERGY_S))
+    with bench_on(layout, known) as bench:
+        yield _joules(bench, known, tokens_for(bench, 2.0 if room.virtual else ENERGY_S))
         yield _owners(bench, layout)
         yield from _beside_smi(room, bench)
 
@@ -153,7 +131,7 @@ def _owners(bench: Bench, layout: Layout) -> Figure:
 def _beside_smi(room: Room, bench: Bench) -> Iterator[Figure]:
     """`workbench cards --watch` and nvidia-smi write down the same seconds, in which a reply is made."""
     ours_file, theirs_file = room.out / "cards.jsonl", room.out / "nvidia-smi.csv"
-    tokens = _tokens_for(bench, 2.0 if room.virtual else SMI_S)
+    tokens = tokens_for(bench, 2.0 if room.virtual else SMI_S)
     with _watched(ours_file), nullcontext() if room.virtual else smi.sampling(theirs_file):
         wait_until(lambda: ours_file.read_text().count("\n") > 1)
         bench.reply(tokens)
@@ -202,55 +180,3 @@ def _watched(file: Path) -> Iterator[None]:
         finally:
             process.terminate()
             process.wait()
-
-
-def _of_two(room: Room, known: tuple[Card, ...]) -> Iterator[Figure]:
-    """What only cards of their own can show."""
-    whats = ("part of the work of the first card against that of its weights", "NVLink traffic of the first card",
-             "pairs joined as nvidia-smi says")  # fmt: skip
-    lack = lacks_two(room)
-    if lack and not room.virtual:
-        yield from (Figure(part=PART, what=what, note=lack) for what in whats)
-        return
-    with _bench(room.layout("8b", room.split(shares=room.uneven()), n_ctx=4096), known) as bench:
-        bench.reply(16 if room.virtual else 64)
-        duty = bench.reply(48 if room.virtual else 1200)
-        shares = {card.name: {"share": card.share, "of weights": card.ideal, "busy": card.busy} for card in duty.cards}
-        first = duty.cards[0]
-        apart = None if first.share is None or first.ideal is None else round(first.share - first.ideal, 3)
-        yield Figure(part=PART, what=whats[0], case="8b layer 3:1", value=apart,
-                     detail={"cards": shares, "idle": duty.idle})  # fmt: skip
-    if lack:
-        yield from (Figure(part=PART, what=what, note=lack) for what in whats[1:])
-        return
-    with _bench(room.layout("8b", room.split("tensor"), n_ctx=4096), known) as bench:
-        yield _traffic(bench, whats[1])
-    yield _joined(known, whats[2])
-
-
-def _traffic(bench: Bench, what: str) -> Figure:
-    tokens = _tokens_for(bench, SMI_S)
-    since = len(bench.snapshots)
-    bench.reply(tokens)
-    name = bench.cards[0].name
-    links = [card.nvlink for snapshot in bench.snapshots[since:] for card in snapshot.cards if card.name == name]
-    sent = [link.sent_mib_s for link in links if link is not None and link.sent_mib_s is not None]
-    if not any(links):
-        return Figure(part=PART, what=what, case="8b tensor", note="the cards have no NVLink")
-    most = max(sent, default=0.0)
-    return Figure(part=PART, what=what, case="8b tensor", value=round(most, 1), unit="MiB/s", limit="> 0",
-                  holds=most > 0, detail={"readings": sent})  # fmt: skip
-
-
-def _joined(known: tuple[Card, ...], what: str) -> Figure:
-    topology, said = find_topology(known), smi.matrix()
-    rows = {}
-    for row, one in enumerate(known):
-        for column in range(row + 1, len(known)):
-            cell, other = topology.cells[row][column], known[column]
-            if one.kind is CardKind.CUDA and cell is not None and None not in (one.smi_index, other.smi_index):
-                low, high = sorted((one.smi_index or 0, other.smi_index or 0))
-                rows[f"{one.name}–{other.name}"] = (cell.joint, said.get((low, high)))
-    same = sum(ours == theirs for ours, theirs in rows.values())
-    return Figure(part=PART, what=what, value=same, limit=f"all {len(rows)}", holds=bool(rows) and same == len(rows),
-                  detail={"pairs": rows})  # fmt: skip
