@@ -150,9 +150,14 @@ def measure(room: Room) -> Iterator[Figure]:
 
 
 def _cases(room: Room, mode: SplitMode) -> list[tuple[str, str]]:
-    """What is done in a mode. In tensor mode a virtual card that may not grow has all that a reply takes."""
+    """What is done in a mode. In tensor mode a virtual card that may not grow has all that a reply takes.
+
+    What ends before the weights come leaves room for as many again: they want a larger model.
+    """
     cases = QUICK if room.quick else CASES
-    return [case for case in cases if not (room.virtual and (mode, case[0]) == ("tensor", "compute"))]
+    if room.virtual:
+        return [case for case in cases if (mode, case[0]) != ("tensor", "compute")]
+    return [case for case in cases if case != ("weights", "in turn") or "70b" in room.models]
 
 
 def _figure(rows: list[dict[str, Any]], case: str, planned: int) -> Figure:
@@ -206,7 +211,7 @@ def _one(
     session._switches.submit(lambda: None).result(LIMIT_S)
     kit.forecasts.release()
     kit.beside = how == "beside"
-    if kind == "compute":
+    if kind == "compute" or session.layout != base:
         session.load(base).result(LIMIT_S)  # a worker that has evaluated a long prompt holds what another takes
         session.clear().result(LIMIT_S)
     since, turns = len(heard.events), len(session.conversation.turns)

@@ -36,9 +36,8 @@ class Effort(msgspec.Struct, frozen=True):
         """A large model takes seconds to load and 17 ms a token."""
         if room.virtual:
             return cls(16, 1, 1)
-        large = room.is_large(model)
-        rounds = 1 if large or room.quick else 2
-        return cls(64, 3, rounds) if large else cls(128, 5, rounds)
+        rounds = 1 if room.quick else 2
+        return cls(64, 3, rounds) if room.is_large(model) else cls(128, 5, rounds)
 
 
 def measure(room: Room) -> Iterator[Figure]:
