@@ -64,7 +64,7 @@ def measure(room: Room) -> Iterator[Figure]:
 def _within(theirs: Figure, ours: Figure) -> Figure:
     """llama-bench's, held against our interval where there is one."""
     low, high = ours.detail.get("low"), ours.detail.get("high")
-    if low is None or theirs.value is None:
+    if low is None or high is None or theirs.value is None:
         return theirs
     limit, holds = f"within {low:.4f} to {high:.4f}", low <= theirs.value <= high
     return msgspec.structs.replace(theirs, limit=limit, holds=holds)
