@@ -172,6 +172,8 @@ def test_an_arm_that_does_not_load(workbench: Workbench, bench: Path) -> None:
         (("ab", "even", "uneven"), ("--prompts SET",)),
         (("ab", "even", "--resume", "x"), ("--resume goes on",)),
         (("ab", "even", "uneven", "--prompts", "two", "--blocks", "0"), ("--blocks",)),
+        (("ab", "even", "uneven", "--prompts", "two", "--blocks", str(10**20)), ("at most 12500 blocks",)),
+        (("replay", "even", "--prompts", "two", "--loads", str(10**8)), ("at most 50000 loads",)),
         (("ab", "even", "unevn", "--prompts", "two"), ("unevn", "uneven")),
         (("ab", "even", "uneven", "--prompts", "tow"), ("tow", "two")),
         (("ab", "--resume", "never"), ("no run never",)),

@@ -4,10 +4,15 @@ import json
 import signal
 import subprocess
 import sys
+import time
+from datetime import datetime
+from queue import Queue
+
+import msgspec
 
 from tests.cli.conftest import Workbench
 from tests.cli.test_usage import assert_one_message
-from workbench.cli.cards import told, topology_json, topology_table
+from workbench.cli.cards import keep, told, topology_json, topology_table
 from workbench.cli.failures import Code
 from workbench.domain.card import Card, CardKind
 from workbench.domain.topology import Pair, lay_out
@@ -39,6 +44,16 @@ def test_a_sample_is_one_json_object_on_a_line_and_its_owners_add_up() -> None:
     assert second["lost"] is True
     assert (second["used_mib"], second["owners"]) == (None, None)
     assert sample["host"]["available_mib"] == 48000
+
+
+def test_a_sample_bears_the_time_at_which_it_was_read_and_an_absent_reader_costs_no_memory() -> None:
+    read = msgspec.structs.replace(SNAPSHOT, at=time.monotonic() - 60)
+    (line,) = told([read], CARDS, as_json=True)
+    assert 59 < time.time() - datetime.fromisoformat(json.loads(line)["at"]).timestamp() < 120
+    samples: Queue[Snapshot] = Queue(2)
+    for _ in range(9):
+        keep(samples, SNAPSHOT)
+    assert samples.qsize() == 2
 
 
 def test_without_json_a_sample_is_a_table() -> None:

@@ -8,7 +8,9 @@ from scipy import stats
 
 from tests.benchmarks.calibration import calibrate
 from tests.runs import TWO_PROMPTS, Speed, made_run, sample
+from workbench.cli.outcome import outcome_text
 from workbench.domain.comparison import Effect, LoadNoise, Metric, compare, load_noise, pool, speed
+from workbench.domain.outcome import outcome
 from workbench.domain.samples import Method, Planned, Sample
 
 NOISE = (0.03, -0.02, 0.01, -0.03, 0.02, 0.0, -0.01, 0.025)
@@ -172,3 +174,15 @@ def test_the_order_of_a_plan() -> None:
     resident = made_run(lambda planned: 1.0, method="resident").header.plan
     assert "".join(planned.arm for planned in resident) == "ABBAABBA" "BAABBAAB"
     assert [planned.prompt for planned in resident[:5]] == ["rivers"] * 4 + ["tides"]
+
+
+def test_blocks_that_differ_beyond_all_measure_have_a_wide_interval_and_no_verdict() -> None:
+    def of(planned: Planned) -> float:
+        return 1e-10 if (planned.arm == "B") == (planned.block == 0) else 1e9
+
+    run = made_run(of)
+    effect = effect_of(run.samples)
+    assert effect.verdict == "can't tell apart"
+    assert effect.high is not None
+    assert math.isfinite(effect.high)
+    assert max(map(len, outcome_text(outcome(run)).splitlines())) < 200

@@ -40,7 +40,9 @@ def test_arms_have_rates_loads_and_peaks() -> None:
     run = made_run(faster_b)
     memory = CardMemory(name="CUDA0", weights_mib=100, kv_mib=20, compute_mib=5)
     loads = tuple(msgspec.structs.replace(load, cards=(memory,)) for load in run.loads)
-    used = Conditions(cards=(CardState(name="CUDA0", ours_mib=140, energy_j=22.0), CardState(name="CUDA1")))
+    used = Conditions(
+        cards=(CardState(name="CUDA0", ours_mib=140, energy_j=18.0), CardState(name="CUDA1", energy_j=4.0))
+    )
     samples = tuple(msgspec.structs.replace(sample, conditions=used) for sample in run.samples)
     a, b = outcome(msgspec.structs.replace(run, loads=loads, samples=samples)).arms
     assert (a.loads, a.samples, a.load_s, a.failure) == (4, 8, 2.0, None)
@@ -49,6 +51,19 @@ def test_arms_have_rates_loads_and_peaks() -> None:
     assert b.decode_tok_s > a.decode_tok_s
     assert a.joules_per_token == 2.0
     assert [(peak.name, peak.mib) for peak in a.peaks] == [("CUDA0", 140)]
+
+
+def test_joules_are_of_all_cards_or_unknown_and_marked_where_replies_are_short() -> None:
+    def joules(seconds: float, *each: float | None) -> str:
+        run = made_run(lambda planned: 12 / seconds)
+        used = Conditions(cards=tuple(CardState(name=f"CUDA{at}", energy_j=one) for at, one in enumerate(each)))
+        samples = tuple(msgspec.structs.replace(sample, conditions=used) for sample in run.samples)
+        rows = wording.arm_rows(outcome(msgspec.structs.replace(run, samples=samples)))
+        return next((row[1] for row in rows if row[0] == "J/token"), "no row")
+
+    assert joules(3.0, 11.0, 22.0) == "3.00"
+    assert joules(1.5, 11.0, 22.0) == "≈3.00"
+    assert joules(3.0, 11.0, None) == joules(3.0) == "no row"
 
 
 def test_the_first_token_at_which_outputs_part() -> None:

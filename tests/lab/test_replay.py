@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.lab.experiments import SHORT, Heard, begin, layout, resume, workers
@@ -13,7 +14,7 @@ from workbench.domain.conversation import Sampling
 from workbench.domain.memory import CardMemory
 from workbench.domain.prompts import Prompt, PromptSet, Synthetic
 from workbench.domain.samples import spoiled
-from workbench.engines.engine import Loaded
+from workbench.engines.engine import Loaded, Served
 from workbench.engines.scripted import MODEL
 from workbench.lab.ab import PromptDoesNotFit
 from workbench.lab.conditions import MeterReader
@@ -124,6 +125,19 @@ def test_cancelled_and_gone_on_with_every_sample_is_there_once(tiny: Path) -> No
     assert again.outcome.taken == 8
 
 
+def test_a_load_whose_line_was_damaged_lends_its_number_to_no_other(tiny: Path) -> None:
+    experiment = begin([layout(tiny)], blocks=2)
+    experiment.start()
+    experiment.wait()
+    path = experiment.folder / "samples.jsonl"
+    first, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"?" + b"".join([first, *lines[:-1]]))
+    again = resume(experiment.folder)
+    again.start()
+    again.wait()
+    assert [sample.load for sample in read_run(experiment.folder).samples] == [1, 1, 2, 3]
+
+
 def test_a_run_is_not_mixed_with_another_build_or_model(tiny: Path, tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     model.write_bytes(tiny.read_bytes())
@@ -199,6 +213,10 @@ def test_gpu_conditions_come_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (state.energy_j, state.foreign_percent, state.throttle) == (2.5, 0.0, ())
         assert (state.ours_mib, state.sm_clock_mhz, state.temperature_c) == (29000, 1980, 48)
         assert spoiled(reader.end()) is None
+        reader.begin()
+        gpu.energy_mj = 0
+        (state,) = reader.end().cards
+        assert state.energy_j is None  # the counter began anew
         gpu.busy = {77: 60, 5: 35}
         assert spoiled(reader.end()) == "another process used CUDA0 for 35 % of the time"
         gpu.throttle = 0x40
@@ -206,3 +224,37 @@ def test_gpu_conditions_come_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         reader.close()
         pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+def test_parts_of_a_gpu_share_its_energy_and_a_server_has_the_cards_that_it_holds_memory_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import pynvml
+
+    gpus = FakeGpu("00000000:C1:00.0"), FakeGpu("00000000:C2:00.0")
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    monkeypatch.setattr(pynvml, "nvmlLib", FakeNvmlLib(*gpus))
+    gpus[0].processes = {77: 29000}
+    memory = [CardMemory(name=f"CUDA{part}", weights_mib=1, kv_mib=1, compute_mib=1) for part in range(2)]
+    loaded = Loaded(
+        model=MODEL, cards=tuple(memory), host=memory[0], places=(), n_ctx=512, flash_attn=True, template="",
+        template_is_fallback=False, load_s=1.0, pid=77,
+    )  # fmt: skip
+    served = msgspec.structs.replace(loaded, cards=(), pid=0, served=Served(name="s", url="", pids=(77,)))
+
+    def taken(loaded: Loaded, *cards: Card) -> list[tuple[str, float | None, float | None]]:
+        reader = MeterReader(loaded, cards)
+        try:
+            wait_until(lambda: reader.end().cards)
+            reader.begin()
+            for gpu in gpus:
+                gpu.energy_mj += 3_000
+            return [(state.name, state.energy_j, state.ours_mib) for state in reader.end().cards]
+        finally:
+            reader.close()
+
+    parts = [Card(name=f"CUDA{at}", kind=CardKind.CUDA, pci_bus_id="0000:c1:00.0", parts=2) for at in range(2)]
+    whole = [Card(name=f"CUDA{at}", kind=CardKind.CUDA, pci_bus_id=f"0000:c{at + 1}:00.0") for at in range(2)]
+    assert taken(loaded, *parts) == [("CUDA0", 1.5, None), ("CUDA1", 1.5, None)]
+    assert taken(served, *whole) == [("CUDA0", 3.0, 29000)]
+    pynvml._nvmlGetFunctionPointer_cache.clear()

@@ -68,6 +68,17 @@ def test_energy_and_the_work_of_others(plug: Plug) -> None:
     assert nvml.foreign_percent(SHORT_ID, {78}, 0) is None
 
 
+def test_all_ones_and_more_than_all_of_the_time_are_no_figures(plug: Plug) -> None:
+    ones = 2**32 - 1
+    gpu = FakeGpu(LONG_ID, utilisation=101, power_mw=ones, celsius=ones, clock_mhz=ones, energy_mj=2**64 - 1)
+    nvml, _ = opened(plug, gpu)
+    sample = nvml.sample("CUDA0", SHORT_ID)
+    assert (sample.utilisation, sample.power_w, sample.temperature_c, sample.sm_clock_mhz) == (None,) * 4
+    assert nvml.energy_j(SHORT_ID) is None
+    gpu.power_mw = 432_000
+    assert nvml.sample("CUDA0", SHORT_ID).power_w == 432
+
+
 def test_free_memory_leaves_out_what_the_driver_reserves(plug: Plug) -> None:
     nvml, _ = opened(plug, FakeGpu(LONG_ID))
     assert nvml.sample("CUDA0", SHORT_ID).free_mib == 143771 - 30000 - 615

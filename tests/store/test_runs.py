@@ -130,6 +130,9 @@ def test_runs_are_found_by_id_beginning_path_and_as_the_last(tmp_path: Path) -> 
     assert find_run("last") == new
     assert find_run(str(tmp_path / "elsewhere")) == tmp_path / "elsewhere"
     assert [folder for folder, _ in list_runs()] == [new, old]
+    for no_name in ("", "a" * 300):
+        with pytest.raises(RunError, match="there is no run"):
+            find_run(no_name)
     with pytest.raises(RunError, match="begins the id of 2 runs"):
         find_run("2026")
     with pytest.raises(RunError, match=r"there is no run 20260103-b.*did you mean `20260102-b`"):

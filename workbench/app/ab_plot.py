@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from textual.app import RenderResult
 from textual_plotext import PlotextPlot
 
-from workbench.domain.comparison import Step
+from workbench.domain.comparison import Step, factor
 from workbench.domain.curve import Point
 from workbench.domain.samples import Arm
 
@@ -66,7 +66,7 @@ class RatioPlot(_Plot):
         plt.xticks(ticks, [f"{tick:.{_digits(ticks)}f}" for tick in ticks])
         plt.yticks(list(rows.values()), [f"block {block + 1}" for block in rows])
         if self._floor is not None:
-            for edge in (math.exp(-self._floor), math.exp(self._floor)):
+            for edge in (factor(-self._floor), factor(self._floor)):
                 if low <= edge <= high:
                     plt.plot([edge, edge], [1, lines], marker=".", color=_GREY)
         known = [(self._steps[block], row) for block, row in rows.items() if block < len(self._steps)]
@@ -93,7 +93,7 @@ class RatioPlot(_Plot):
             return 0.9, 1.1
         values = [1.0, *(step.ratio for step in self._steps)]
         if self._floor is not None:
-            values += [math.exp(-self._floor), math.exp(self._floor)]
+            values += [factor(-self._floor), factor(self._floor)]
         if self._steps[-1].low is not None and self._steps[-1].high is not None:
             # An interval of two blocks may be huge: what is beyond a little more than the blocks is cut off.
             reach = max(0.02, max(values) - min(values))

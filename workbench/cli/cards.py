@@ -1,9 +1,11 @@
 """`workbench cards`."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
-from datetime import datetime
-from queue import Queue
+from contextlib import closing, suppress
+from datetime import datetime, timedelta
+from functools import partial
+from queue import Full, Queue
 from typing import Any
 
 import click
@@ -17,6 +19,9 @@ from workbench.domain.topology import Topology
 from workbench.lab.cards import find_topology, inventory, watching
 from workbench.meters.sample import CardSample, Snapshot
 from workbench.meters.sampler import Sampler
+
+UNREAD = 1000
+"""So many samples wait for a reader that stands still."""
 
 
 def print_cards(*, as_json: bool) -> None:
@@ -50,12 +55,18 @@ def watch_cards(seconds: float, *, as_json: bool) -> None:
     found = inventory()
     if found.advice:
         say(found.advice)
-    samples: Queue[Snapshot] = Queue()
-    with closing(Sampler(samples.put, interval_s=seconds, energy=True)) as sampler:
+    samples: Queue[Snapshot] = Queue(UNREAD)
+    with closing(Sampler(partial(keep, samples), interval_s=seconds, energy=True)) as sampler:
         sampler.watch(watching(found.cards))
         sampler.start()
         for text in told(endless(samples), found.cards, as_json=as_json):
             click.echo(text)
+
+
+def keep(samples: Queue[Snapshot], snapshot: Snapshot) -> None:
+    """Keep a sample until it is printed; nothing of what comes while nobody reads and there is no room."""
+    with suppress(Full):
+        samples.put_nowait(snapshot)
 
 
 def endless(samples: Queue[Snapshot]) -> Iterator[Snapshot]:
@@ -68,7 +79,8 @@ def told(samples: Iterable[Snapshot], cards: Sequence[Card], *, as_json: bool) -
     """Each sample as one JSON object on a line, or as a small table."""
     known = {card.name: card for card in cards}
     for snapshot in samples:
-        at = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        age = timedelta(seconds=time.monotonic() - snapshot.at)  # what was printed may have waited for its reader
+        at = (datetime.now().astimezone() - age).isoformat(timespec="milliseconds")
         if as_json:
             rows = [sample_object(sample, known.get(sample.name)) for sample in snapshot.cards]
             whole = {"at": at, "cards": rows, "host": snapshot.host, "missing": snapshot.missing}

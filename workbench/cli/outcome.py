@@ -1,6 +1,5 @@
 """A run's result, for people and as JSON."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import msgspec
 
 from workbench.cli.text import json_text, table
 from workbench.domain import wording
-from workbench.domain.comparison import Effect
+from workbench.domain.comparison import Effect, factor
 from workbench.domain.outcome import Outcome
 
 
@@ -44,8 +43,8 @@ def _effect(effect: Effect) -> dict[str, Any]:
         "ratio": effect.ratio,
         "low": effect.low,
         "high": effect.high,
-        "noise_floor": None if effect.floor is None else math.exp(effect.floor) - 1,
+        "noise_floor": None if effect.floor is None else factor(effect.floor) - 1,
         "verdict": effect.verdict,
         "more_blocks": effect.more_blocks,
-        "by_block": [math.exp(log) for log in effect.by_block],
+        "by_block": [factor(log) for log in effect.by_block],
     }

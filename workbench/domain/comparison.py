@@ -21,6 +21,7 @@ Verdict = Literal["faster", "slower", "can't tell apart", "too few blocks"]
 CONFIDENCE = 0.95
 MOST_BLOCKS = 1000
 """How far ahead it is worth saying how many more blocks would settle it."""
+_LARGEST_LOG = 700.0
 
 _Sum = tuple[float, float]
 """Tokens (or first tokens) and seconds."""
@@ -50,6 +51,11 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     floor: float | None = None
     verdict: Verdict = "too few blocks"
     more_blocks: int | None = None
+
+
+def factor(log: float) -> float:
+    """e to the power of a log ratio, as far as a float goes: an interval of very different blocks is wide."""
+    return math.exp(min(log, _LARGEST_LOG))
 
 
 def amount(timing: Timing, metric: Metric) -> _Sum | None:
@@ -83,7 +89,7 @@ def _effect(samples: Sequence[Sample], metric: Metric, method: Method, known: Lo
     if not effects:
         return out
     mean = statistics.fmean(effects)
-    out = msgspec.structs.replace(out, ratio=math.exp(mean))
+    out = msgspec.structs.replace(out, ratio=factor(mean))
     if len(effects) < 2:
         return out
     sd = statistics.stdev(effects)
@@ -96,8 +102,8 @@ def _effect(samples: Sequence[Sample], metric: Metric, method: Method, known: Lo
         more = _more_blocks(mean, sd, noise, len(effects))
     return msgspec.structs.replace(
         out,
-        low=math.exp(mean - half),
-        high=math.exp(mean + half),
+        low=factor(mean - half),
+        high=factor(mean + half),
         floor=floor,
         verdict=("faster" if mean > 0 else "slower") if real else "can't tell apart",
         more_blocks=more,
@@ -125,10 +131,10 @@ def course(effect: Effect) -> tuple[Step, ...]:
         half = _half_width(statistics.stdev(logs), n, n - 1) if n > 1 else None
         out.append(
             Step(
-                ratio=math.exp(logs[-1]),
-                mean=math.exp(mean),
-                low=None if half is None else math.exp(mean - half),
-                high=None if half is None else math.exp(mean + half),
+                ratio=factor(logs[-1]),
+                mean=factor(mean),
+                low=None if half is None else factor(mean - half),
+                high=None if half is None else factor(mean + half),
             )
         )
     return tuple(out)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workbench.domain.comparison import METRICS, Metric, amount, speed
+from workbench.domain.comparison import METRICS, Metric, amount, factor, speed
 from workbench.domain.run import Run
 from workbench.domain.samples import Arm, Sample
 
@@ -78,14 +78,14 @@ def _row(
         from scipy import stats
 
         found = stats.ttest_ind(second, first, equal_var=False).confidence_interval(0.95)
-        low, high = math.exp(found.low), math.exp(found.high)
+        low, high = factor(found.low), factor(found.high)
     return Joined(
         layout=layout,
         metric=metric,
         first=speeds[0],
         second=speeds[1],
         loads=(len(first), len(second)),
-        ratio=math.exp(mean),
+        ratio=factor(mean),
         low=low,
         high=high,
     )

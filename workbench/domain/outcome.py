@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from workbench.domain.comparison import Effect, LoadNoise, Metric, compare, speed
+from workbench.domain.duty import SHORT_S
 from workbench.domain.layout import on_one_server
 from workbench.domain.memory import with_sizes
 from workbench.domain.run import ArmHeader, Run, RunHeader
@@ -27,8 +28,9 @@ class CardPeak(msgspec.Struct, frozen=True, kw_only=True):
 class ArmOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """One arm's figures over the samples that count; None where there are none.
 
-    `ttft_s` is a mean, `load_s` a median; `joules_per_token` counts all cards and all of a
-    sample's energy, prefill too. `left_out` counts samples by the rule that left them out.
+    `ttft_s` is a mean, `load_s` a median; `joules_per_token` counts all cards, of which each must tell,
+    and all of a sample's energy, prefill too; `joules_approximate` says that samples were too
+    short for the energy counters. `left_out` counts samples by the rule that left them out.
     `failure` is why the arm does not load.
     """
 
@@ -44,6 +46,7 @@ class ArmOutcome(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float | None
     load_s: float | None
     joules_per_token: float | None
+    joules_approximate: bool
     peaks: tuple[CardPeak, ...]
 
 
@@ -111,6 +114,7 @@ def _arm(header: ArmHeader, run: Run) -> ArmOutcome:
         ttft_s=None if first is None else 1 / first,
         load_s=statistics.median(times) if times else None,
         joules_per_token=_joules_per_token(samples),
+        joules_approximate=_are_short(samples),
         peaks=_peaks(samples, good),
     )
 
@@ -124,11 +128,17 @@ def _failure(load: LoadRecord) -> str | None:
 def _joules_per_token(samples: Sequence[Sample]) -> float | None:
     joules, tokens = 0.0, 0
     for sample in samples:
-        used = [card.energy_j for card in sample.conditions.cards if card.energy_j is not None]
-        if used and sample.timing is not None and sample.left_out is None:
+        cards = sample.conditions.cards
+        used = [card.energy_j for card in cards if card.energy_j is not None]
+        if used and len(used) == len(cards) and sample.timing is not None and sample.left_out is None:
             joules += sum(used)
             tokens += sample.timing.tokens
     return joules / tokens if tokens else None
+
+
+def _are_short(samples: Sequence[Sample]) -> bool:
+    times = [s.timing.ttft_s + s.timing.decode_s for s in samples if s.timing is not None and s.left_out is None]
+    return bool(times) and statistics.fmean(times) < SHORT_S
 
 
 def _peaks(samples: Sequence[Sample], loads: Sequence[LoadRecord]) -> tuple[CardPeak, ...]:

@@ -16,6 +16,8 @@ ORDERS: tuple[tuple[Arm, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"
 DEFAULT_BLOCKS = 4
 DEFAULT_MAX_TOKENS = 128
 """The length of a reply whose prompt set leaves it open."""
+MOST_SAMPLES = 100_000
+"""Of a run: what is written down of each is held in memory, and all are to have salts of their own."""
 SALTS = 900_000
 """Prompts are made unique by a number below this; warm-ups take theirs from above."""
 FOREIGN_PERCENT = 5.0
@@ -128,6 +130,17 @@ def is_plausible(record: Sample | LoadRecord) -> bool:
         if record.timing is not None:
             figures += [value for value in msgspec.structs.astuple(record.timing) if isinstance(value, int | float)]
     return all(figure is None or figure == 0 or SMALLEST <= figure < LARGEST for figure in figures)
+
+
+def too_long(prompts: PromptSet, blocks: int, arms: int) -> str | None:
+    """Why a run of so many blocks is too long to be planned; None if it is not. One arm has a load a block."""
+    passes = sum(prompt.repeat for prompt in prompts.prompts) * (len(ORDERS[0]) if arms > 1 else 1)
+    if blocks * passes <= MOST_SAMPLES:
+        return None
+    unit = "block" if arms > 1 else "load"
+    most = MOST_SAMPLES // passes
+    helps = f"ask for at most {most} {unit}{'' if most == 1 else 's'}" if most else "take fewer prompts or repeats"
+    return f"{blocks * passes} samples are more than a run can have, {MOST_SAMPLES}; {helps}"
 
 
 def plan_ab(

@@ -1,14 +1,15 @@
 """A run's figures and verdicts in words, the same on the screen, the command line and in reports."""
 
-import math
 from collections.abc import Sequence
 
 from workbench.domain.card import format_mib
-from workbench.domain.comparison import Effect, Metric
+from workbench.domain.comparison import Effect, Metric, factor
 from workbench.domain.machines import Join, Joined
 from workbench.domain.outcome import ArmOutcome, Outcome, Parting, different_models
 
 UNKNOWN = "–"
+_HUGE = 10_000
+"""From here on a ratio is told by its order only."""
 NAMES: dict[Metric, str] = {"prefill": "prefill", "decode": "decode", "ttft": "first token"}
 IN: dict[Metric, str] = {"prefill": "in prefill", "decode": "in decode", "ttft": "to the first token"}
 
@@ -90,17 +91,22 @@ def percent(value: float | None) -> str:
 
 def ratio(value: float | None) -> str:
     """A ratio of speeds: `1.042`."""
-    return UNKNOWN if value is None else f"{value:.3f}"
+    if value is None:
+        return UNKNOWN
+    return f"{value:.3f}" if value < _HUGE else f"{value:.1e}"
 
 
 def interval(effect: Effect) -> str:
     """`0.98–1.02`."""
-    return UNKNOWN if effect.low is None or effect.high is None else f"{effect.low:.3f}–{effect.high:.3f}"
+    return UNKNOWN if effect.low is None or effect.high is None else f"{ratio(effect.low)}–{ratio(effect.high)}"
 
 
 def floor(effect: Effect) -> str:
     """The noise floor: `2.3 %`."""
-    return UNKNOWN if effect.floor is None else f"{(math.exp(effect.floor) - 1) * 100:.1f} %"
+    if effect.floor is None:
+        return UNKNOWN
+    share = (factor(effect.floor) - 1) * 100
+    return f"{share:.1f} %" if share < _HUGE else f"{share:.1e} %"
 
 
 def outlook(effect: Effect) -> str:
@@ -137,7 +143,9 @@ def arm_rows(outcome: Outcome) -> list[tuple[str, ...]]:
         return ", ".join(f"{peak.name} {format_mib(peak.mib)}" for peak in arm.peaks) or UNKNOWN
 
     def joules(arm: ArmOutcome) -> str:
-        return UNKNOWN if arm.joules_per_token is None else f"{arm.joules_per_token:.2f}"
+        if arm.joules_per_token is None:
+            return UNKNOWN
+        return f"{'≈' if arm.joules_approximate else ''}{arm.joules_per_token:.2f}"
 
     rows = [
         ("split", *(arm.split for arm in arms)),
@@ -215,7 +223,7 @@ def join_rows(joined: Join, hosts: Sequence[str]) -> list[tuple[str, ...]]:
                 _joined_figure(row, row.first),
                 _joined_figure(row, row.second),
                 ratio(row.ratio),
-                UNKNOWN if row.low is None or row.high is None else f"{row.low:.3f}–{row.high:.3f}",
+                UNKNOWN if row.low is None or row.high is None else f"{ratio(row.low)}–{ratio(row.high)}",
                 f"{row.loads[0]}, {row.loads[1]}",
             )
             for row in joined.rows

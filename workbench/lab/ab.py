@@ -13,7 +13,7 @@ from workbench.domain.layout import Layout, on_one_server
 from workbench.domain.outcome import Outcome, outcome
 from workbench.domain.prompts import PromptSet
 from workbench.domain.run import VERSION, Machine, Run, RunHeader, longer
-from workbench.domain.samples import DEFAULT_BLOCKS, SALTS, Method, fits, plan_ab, plan_replay
+from workbench.domain.samples import DEFAULT_BLOCKS, SALTS, Method, fits, plan_ab, plan_replay, too_long
 from workbench.lab.conditions import MeterReader
 from workbench.lab.kit import Kit, RealKit
 from workbench.lab.progress import BlockDone, RunBegan, RunBroke, RunEnded, RunEvent
@@ -74,6 +74,8 @@ class Experiment:
         """A new run of one layout (`blocks` loads) or of two. Raises PromptDoesNotFit, RunError."""
         for layout in layouts:
             check_lengths(prompts, layout)
+        if (why := too_long(prompts, blocks, len(layouts))) is not None:
+            raise RunError(why)
         one_server = on_one_server(layouts)
         if one_server and method == "resident":
             raise RunError("both layouts are on one server, which answers one at a time; leave --resident out")
@@ -132,6 +134,9 @@ class Experiment:
                     raise RunError(f"{folder} was begun with other values of {', '.join(changed)} in the environment; "
                                    "set them back, or begin a new run")
             if more_blocks:
+                why = too_long(header.prompts, header.blocks + more_blocks, len(header.arms))
+                if why is not None:
+                    raise RunError(why)
                 run = msgspec.structs.replace(run, header=longer(header, more_blocks))
                 log.update(run.header)
         except BaseException:

@@ -47,6 +47,8 @@ class MeterReader:
             names = {card.name for card in cards}  # which of them the server uses, only its processes tell
         ours = [card for card in watched(cards, loaded) if card.name in names]
         self._gpus = [card for card in ours if isinstance(card, WatchedGpu)]
+        self._parts = {card.name: card.parts for card in cards}
+        self._is_served = loaded.served is not None
         self._nvml = Nvml() if self._gpus else None
         self._lock = threading.Lock()
         self._seen: list[Snapshot] = []
@@ -73,6 +75,8 @@ class MeterReader:
         for number in range(len(seen[-1].cards) if seen else 0):
             state = _state([snapshot.cards[number] for snapshot in seen])
             states.append(self._with_dear_figures(state, after))
+        if self._is_served:
+            states = [state for state in states if state.ours_mib is not None]
         return Conditions(cards=tuple(states), load_average=_load_average())
 
     def close(self) -> None:
@@ -91,13 +95,16 @@ class MeterReader:
         return {card.name: self._nvml.energy_j(card.pci_bus_id) for card in self._gpus}
 
     def _with_dear_figures(self, state: CardState, energy: dict[str, float | None]) -> CardState:
+        """A card that is a part of a GPU has its part of the energy; whose the memory is, the whole GPU tells alone."""
         gpu = next((card for card in self._gpus if card.name == state.name), None)
         if gpu is None or self._nvml is None:
             return state
         before, after = self._energy.get(gpu.name), energy.get(gpu.name)
+        parts = self._parts.get(gpu.name, 1)
         return msgspec.structs.replace(
             state,
-            energy_j=None if before is None or after is None else after - before,
+            ours_mib=state.ours_mib if parts == 1 else None,
+            energy_j=None if before is None or after is None or after < before else (after - before) / parts,
             foreign_percent=self._nvml.foreign_percent(gpu.pci_bus_id, gpu.pids, self._since_us),
         )
 

@@ -153,7 +153,7 @@ class Runner:
         arm = planned.arm
         layout = self.run.header.arm(arm).layout
         record = LoadRecord(
-            load=len(self.run.loads) + 1,
+            load=self._next_load(),
             arm=arm,
             block=planned.block,
             slot=planned.slot,
@@ -202,6 +202,11 @@ class Runner:
         self._write_load(
             msgspec.structs.replace(record, error=reason, card=card, wanted_mib=wanted, free_mib=free)
         )
+
+    def _next_load(self) -> int:
+        """A number that no load of the run has, also where a line of the log was damaged."""
+        taken = {each.load for each in self.run.loads} | {each.load for each in self.run.samples}
+        return 1 + max(taken, default=0)
 
     def _write_load(self, record: LoadRecord) -> None:
         self._log.append(record)
@@ -291,7 +296,7 @@ class Runner:
         self._deaths[planned.arm] += 1
         if self._deaths[planned.arm] >= MOST_DEATHS:
             record = LoadRecord(
-                load=len(self.run.loads) + 1,
+                load=self._next_load(),
                 arm=planned.arm,
                 block=planned.block,
                 slot=planned.slot,

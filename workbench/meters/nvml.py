@@ -21,6 +21,8 @@ from workbench.meters.sample import CardSample, GpuProcess
 
 _MIB = 2**20
 _NOT_AVAILABLE = 2**64 - 1
+_UNKNOWN = frozenset({2**32 - 1, _NOT_AVAILABLE})
+"""All ones is no figure."""
 _THROTTLE = {
     0x2: "clocks set by hand",
     0x4: "power cap",
@@ -103,7 +105,8 @@ class Nvml:
         nvml = self.binding
         self._asking[threading.get_ident()] = Asking(spelt, metric, time.monotonic())
         try:
-            return call(self._handles[spelt])
+            found = call(self._handles[spelt])
+            return None if isinstance(found, int) and found in _UNKNOWN else found
         except nvml.NVMLError as error:
             if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
                 self._lost.add(spelt)
@@ -158,7 +161,7 @@ class Nvml:
             total_mib=total,
             used_mib=used,
             reserved_mib=reserved,
-            utilisation=None if rates is None else float(rates.gpu),
+            utilisation=None if rates is None or rates.gpu > 100 else float(rates.gpu),
             power_w=None if power is None else power / 1000,
             power_limit_w=None if limit is None else limit / 1000,
             temperature_c=None if celsius is None else float(celsius),
@@ -245,9 +248,9 @@ class Nvml:
         second = nvml.nvmlMemory_v2
         info = self.ask(pci_bus_id, "memory v2", lambda card: nvml.nvmlDeviceGetMemoryInfo(card, version=second))
         if info is not None:
-            return _mib(info.total), _mib(info.used), _mib(info.reserved)
+            return mib(info.total), mib(info.used), mib(info.reserved)
         info = self.ask(pci_bus_id, "memory", nvml.nvmlDeviceGetMemoryInfo)
-        return (None, None, None) if info is None else (_mib(info.total), _mib(info.used), None)
+        return (None, None, None) if info is None else (mib(info.total), mib(info.used), None)
 
     def _unified(self, pci_bus_id: str, total: float | None, reserved: float | None, *, answers: bool) -> bool:
         if total is None:
@@ -263,7 +266,7 @@ def asleep(pci_bus_id: str, devices: Path = PCI_DEVICES) -> bool:
         return False
 
 
-def _mib(count: int) -> float | None:
+def mib(count: int) -> float | None:
     """MiB of a byte count; NVML writes all ones for unknown."""
     return None if count >= _NOT_AVAILABLE else count / _MIB
 

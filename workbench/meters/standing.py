@@ -5,10 +5,8 @@ from typing import Any
 import msgspec
 
 from workbench.meters.links import nvlinks, pcie_link
-from workbench.meters.nvml import Nvml, text_of
+from workbench.meters.nvml import Nvml, mib, text_of
 from workbench.meters.sample import NvLink, Pcie, Slice
-
-_MIB = 2**20
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +67,6 @@ def _slice(binding: Any, index: int, handle: Any) -> Slice:
         index=index,
         name=text_of(name),
         uuid=text_of(uuid),
-        total_mib=memory.total / _MIB,
-        used_mib=memory.used / _MIB,
+        total_mib=mib(memory.total),
+        used_mib=mib(memory.used),
     )

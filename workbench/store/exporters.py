@@ -56,16 +56,20 @@ def markdown(outcome: Outcome) -> str:
 
 def how_measured(header: RunHeader, taken: int) -> list[str]:
     """Everything that shapes the figures, a line a thing."""
-    machine = header.machine
-    blocks = f"{header.blocks} blocks of four loads" if header.kind == "ab" else f"{header.blocks} loads"
+    machine, prompts = header.machine, header.prompts.prompts
+    blocks = f"{header.blocks} {'block' if header.kind == 'ab' else 'load'}{'' if header.blocks == 1 else 's'}"
     if header.method == "resident":
-        blocks = f"{header.blocks} blocks, both arms loaded at once"
+        blocks += ", both arms loaded at once"
+    elif header.kind == "ab":
+        blocks += " of four loads"
+    sampled = " but where a prompt sets its temperature" if any(each.temperature for each in prompts) else ""
+    ended = " unless a prompt lets them end" if any(each.ignore_eos is False for each in prompts) else ""
     made = datetime.fromtimestamp(header.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     lines = [
         f"run {header.id}, {made}",
         f"{blocks}, {header.warm_ups} warm-ups a load discarded; {taken} of {len(header.plan)} samples taken",
-        f"prompt set {header.prompts.name}, {len(header.prompts.prompts)} prompts, greedy, replies of fixed length, "
-        "each prompt unique",
+        f"prompt set {header.prompts.name}, {len(prompts)} prompt{'' if len(prompts) == 1 else 's'}, "
+        f"greedy{sampled}, replies of fixed length{ended}, each prompt unique",
         ", ".join(
             filter(
                 None,

@@ -208,13 +208,13 @@ def find_run(asked: str, at: Places | None = None) -> Path:
     Raises RunError, naming near ones.
     """
     path = Path(os.path.expanduser(asked))
-    if os.sep in asked or (path / HEADER).exists():
+    if os.sep in asked or (asked and os.path.exists(path / HEADER)):
         return path
     folders = [folder for folder, _ in list_runs(at)]
     if asked == "last" and folders:
         return folders[0]
     found = [folder for folder in folders if folder.name == asked]
-    found = found or [folder for folder in folders if folder.name.startswith(asked)]
+    found = found or [folder for folder in folders if asked and folder.name.startswith(asked)]
     if len(found) == 1:
         return found[0]
     if found:

@@ -21,7 +21,7 @@ from workbench.domain.duration import expected_s, loads_and_passes, roughly
 from workbench.domain.layout import Layout
 from workbench.domain.prompts import PromptSet
 from workbench.domain.run import RunHeader
-from workbench.domain.samples import DEFAULT_BLOCKS, Method, fixed_sampling
+from workbench.domain.samples import DEFAULT_BLOCKS, Method, fixed_sampling, too_long
 from workbench.domain.text import clean
 from workbench.domain.timing import Probe
 from workbench.lab.ab import PromptDoesNotFit, check_lengths
@@ -148,7 +148,7 @@ class SetupScreen(Dialog[Plan]):
                 check_lengths(plan.prompts, layout)
         except PromptDoesNotFit as error:
             return f"{plan.prompts.name}: {error}"
-        return ""
+        return too_long(plan.prompts, plan.blocks, len(plan.layouts)) or ""
 
     # ── keys ──────────────────────────────────────────────────────────────────────────────
     def action_choose(self, by: int) -> None:
