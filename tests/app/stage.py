@@ -1,12 +1,9 @@
 """The real app and session over scripted engines. `python -m tests.app.stage` opens it in the terminal."""
 
 import asyncio
-import itertools
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from textual.pilot import Pilot
 
@@ -21,6 +18,7 @@ from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split
 from workbench.engines.engine import Engine, Loaded
 from workbench.engines.scripted import Script
+from workbench.lab.aside import Aside
 from workbench.lab.cards import Inventory
 from workbench.lab.foresight import Blind
 from workbench.lab.kit import OnDeath
@@ -64,8 +62,6 @@ class ScriptKit:
         self.foresight = foresight or Blind()
         self._script = script
         self.beside = False
-        self._folder = Path(tempfile.mkdtemp(prefix="workbench-stage-"))
-        self._numbers = itertools.count()
 
     def open_engine(self, layout: Layout, on_death: OnDeath, beside: int = 0) -> Engine:
         return self._script.open_engine(layout, on_death)
@@ -79,8 +75,8 @@ class ScriptKit:
     def close(self) -> None:
         pass
 
-    def state_file(self) -> Path:
-        return self._folder / f"state-{next(self._numbers)}"
+    def aside(self, size: int) -> Aside:
+        return Aside(size)
 
 
 def cuda_cards(count: int) -> tuple[Card, ...]:

@@ -12,7 +12,6 @@ import json
 import math
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -25,6 +24,7 @@ from workbench.domain.samples import Conditions, Method, plan_ab
 from workbench.domain.timing import Timing
 from workbench.engines.engine import Engine, EngineDied, Loaded, LoadProgress, Reply, Request
 from workbench.engines.scripted import MODEL, Script, ScriptedEngine
+from workbench.lab.aside import Aside
 from workbench.lab.foresight import Blind
 from workbench.lab.kit import Kit
 from workbench.lab.replay import Runner
@@ -88,7 +88,7 @@ class SimulatedKit:
     def stand_beside(self, serving: Layout, loaded: Loaded, following: Layout) -> bool:
         return False
 
-    def state_file(self) -> Path:
+    def aside(self, size: int) -> Aside:
         raise AssertionError("a run carries no conversation over")
 
     def rest(self) -> None:

@@ -29,6 +29,7 @@ from workbench.domain.conversation import Sampling
 from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split, Virtual
 from workbench.lab import events
+from workbench.lab.aside import Aside
 from workbench.lab.kit import RealKit
 from workbench.lab.session import Session
 from workbench.store.models import resolve_model
@@ -43,19 +44,19 @@ SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 class FaultKit(RealKit):
-    """The real kit, whose strategy and state file the faults choose."""
+    """The real kit, whose strategy and room for a state the faults choose."""
 
     beside = True
-    disk_is_full = False
+    memory_is_full = False
 
     def stand_beside(self, *_: object) -> bool:
         return self.beside
 
-    def state_file(self) -> Path:
-        path = super().state_file()
-        if self.disk_is_full:
-            path.symlink_to("/dev/full")
-        return path
+    def aside(self, size: int) -> Aside:
+        aside = super().aside(size)
+        if self.memory_is_full:
+            aside.path = Path("/dev/full")
+        return aside
 
 
 class Trap:
@@ -189,16 +190,16 @@ class Ordeal:
         again.replace(self.model)
         return "truncated model file"
 
-    def full_disk(self) -> str:
-        self.kit.disk_is_full = True
+    def full_memory(self) -> str:
+        self.kit.memory_is_full = True
         self.kit.beside = self.chance.random() < 0.5
         self.resplit()
-        self.kit.disk_is_full = False
-        return "full disk for the state file"
+        self.kit.memory_is_full = False
+        return "no room for the state"
 
     def fault(self) -> str:
         return self.chance.choices(
-            [self.signals, self.impossible_context, self.truncated_model, self.full_disk], weights=[7, 1, 1, 1]
+            [self.signals, self.impossible_context, self.truncated_model, self.full_memory], weights=[7, 1, 1, 1]
         )[0]()
 
     def lost(self) -> int:

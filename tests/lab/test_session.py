@@ -1,5 +1,7 @@
 """The session: load, chat, re-split, go back, on real engines."""
 
+import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +14,11 @@ from workbench.domain.conversation import Conversation, Sampling
 from workbench.domain.layout import Context, Layout
 from workbench.domain.split import Split, Virtual
 from workbench.engines.engine import LoadCancelled, Loaded, LoadFailed, PromptTooLong
-from workbench.lab import events
+from workbench.lab import aside, events
+from workbench.lab.aside import NAME
 from workbench.lab.kit import RealKit
 from workbench.store.journal import Journal, read
 from workbench.store.models import ModelError
-from workbench.store.places import places
 
 LONG = " ".join(f"word{i}" for i in range(80))
 
@@ -159,6 +161,15 @@ def test_a_bad_split_leaves_layout_and_conversation_as_they_were(why: str, told:
     assert len(told.session.conversation.turns) == 2
 
 
+def kept_aside() -> list[str]:
+    """The conversations' states that this process holds."""
+    targets = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            targets.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [target for target in targets if NAME in target]
+
+
 class InTurn(RealKit):
     """Lets no engine stand beside another, as on cards that are full."""
 
@@ -185,7 +196,7 @@ def test_in_turn_the_conversation_is_carried_over_and_back(reciter: Path) -> Non
         for turn in (second, third):
             assert turn.timing is not None
             assert turn.timing.evaluated_tokens < 30
-        assert not list((places().runtime).glob("state-*"))
+        assert not kept_aside()
     finally:
         told.close()
 
@@ -236,8 +247,9 @@ def test_a_cache_of_another_type_is_evaluated_again_and_said(told: Told, reciter
 
 
 def test_where_the_state_cannot_be_kept_the_split_is_loaded_all_the_same(
-    told: Told, reciter: Path, own_home: Path
+    told: Told, reciter: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(aside, "SHARE_OF_FREE", 0.0)
     (own_home / "run").write_text("no folder can be made here")
     told.load(layout(reciter, layers=(4, 4)))
     done(told.session.send("hello"))

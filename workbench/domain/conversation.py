@@ -69,6 +69,13 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
             out.append(Message("user", prompt, images))
         return tuple(out)
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens the engine holds of it, about: by the last turn that was counted, and at least one a turn."""
+        timings = (turn.timing for turn in reversed(self.turns))
+        last = next((timing for timing in timings if timing is not None), None)
+        return max(len(self.turns), 0 if last is None else last.prompt_tokens + last.tokens)
+
     def with_turn(self, turn: Turn) -> "Conversation":
         """This conversation and one turn more."""
         return msgspec.structs.replace(self, turns=(*self.turns, turn))

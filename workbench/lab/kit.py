@@ -1,10 +1,7 @@
 """What a session is made with: how engines are opened, and where its files are."""
 
-import os
 import threading
-import uuid
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from workbench.domain.card import Card
@@ -14,6 +11,7 @@ from workbench.domain.split import Virtual
 from workbench.engines.engine import Engine, EngineDied, EngineError, Loaded, LoadFailed
 from workbench.engines.llama.client import LlamaEngine
 from workbench.engines.llama.process import WorkerProcess, worker_environment
+from workbench.lab.aside import Aside
 from workbench.lab.cards import inventory
 from workbench.lab.forecast import Forecasts
 from workbench.lab.foresight import Blind, Foresight, Sighted
@@ -21,7 +19,7 @@ from workbench.lab.plan import RPC_PREFIX, plan_load
 from workbench.lab.rooms import Running
 from workbench.lab.trust import check_cards, check_key
 from workbench.store.models import resolve_model
-from workbench.store.places import places, private_folder
+from workbench.store.places import places
 
 OnDeath = Callable[[EngineDied], None]
 
@@ -41,8 +39,8 @@ class Kit(Protocol):
     def stand_beside(self, serving: Layout, loaded: Loaded, following: Layout) -> bool:
         """Whether `following` can load while `serving` answers: both fit at once."""
 
-    def state_file(self) -> Path:
-        """A new path for a conversation's state."""
+    def aside(self, size: int) -> Aside:
+        """Where a conversation's state of about so many bytes may be for a while. Raises OSError."""
 
     def rest(self) -> None:
         """End what stands by; the next engine takes a little longer."""
@@ -109,9 +107,9 @@ class RealKit:
             self._cards[key] = inventory(layout.env).cards
         return self._cards[key]
 
-    def state_file(self) -> Path:
-        """A new path in the runtime folder, for this user alone."""
-        return private_folder(places().runtime) / f"state-{os.getpid()}-{uuid.uuid4().hex}"
+    def aside(self, size: int) -> Aside:
+        """See `Kit`."""
+        return Aside(size)
 
     def rest(self) -> None:
         """See `Kit`: end the spare and the forecast's helper."""

@@ -204,7 +204,7 @@ class Session:
             strategy = switch.strategy(serving)
             if strategy == "beside" and serving is not None:
                 decided.set_result(None)
-                following = switch.load_beside(serving, self._carries(layout))
+                following = switch.load_beside(serving, self._carried(layout))
                 if self._jobs.running == "prompt":
                     self._voice.tell(events.LoadMoved(1.0, "loaded, takes over after this reply"))
                 return self._jobs.submit(Right.LOAD, "handover", lambda: self._hand_over(switch, following)).result()
@@ -225,15 +225,15 @@ class Session:
             if not decided.done():
                 decided.set_result(None)
 
-    def _carries(self, layout: Layout) -> bool:
-        """Whether there is a conversation whose state the layout's engine may take over."""
-        return bool(self.conversation.turns) and self.layout is not None and self.layout.model == layout.model
+    def _carried(self, layout: Layout) -> int:
+        """Of how many tokens, about, the conversation is whose state the layout's engine may take over; 0 for none."""
+        return self.conversation.tokens if self.layout is not None and self.layout.model == layout.model else 0
 
     def _hand_over(self, switch: Switch, following: Serving) -> Loaded:
         silent_s = 0.0
         try:
             if self._serving is not None:
-                silent_s = switch.hand_over(self._serving, following, self._carries(following.layout))
+                silent_s = switch.hand_over(self._serving, following, self._carried(following.layout))
         except BaseException:
             following.engine.close()
             raise
@@ -243,12 +243,12 @@ class Session:
         serving = self._serving
         if serving is None:
             return self._serve(*switch.first(), "first")
-        carries = self._carries(switch.layout)
+        carried = self._carried(switch.layout)
         try:
             if switch.keeps_weights(serving):
                 self._serving = None
-                return self._serve(*switch.new_context(serving, carries), "context")
-            return self._serve(*switch.in_turn(serving, carries, self._nothing_serves), "in turn")
+                return self._serve(*switch.new_context(serving, carried), "context")
+            return self._serve(*switch.in_turn(serving, carried, self._nothing_serves), "in turn")
         except EngineError as error:
             if self._serving is None:
                 self._complain(error)
@@ -277,10 +277,10 @@ class Session:
         if serving is None:
             return
         self._jobs.drop("probe")
-        carries = self._carries(serving.layout)
+        carried = self._carried(serving.layout)
         self._parked = Switch(self._kit, serving.layout, "unpark", self._voice.tell, self._died)
-        if carries:
-            self._parked.put_aside(serving)
+        if carried:
+            self._parked.put_aside(serving, carried)
         self._serving = None
         serving.engine.close()
         self._kit.rest()

@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -20,6 +19,7 @@ from workbench.engines.engine import (
     StateRefused,
 )
 from workbench.lab import events
+from workbench.lab.aside import Aside, size_of_state
 from workbench.lab.kit import Kit
 from workbench.lab.rooms import Running
 
@@ -53,7 +53,8 @@ class Switch:
         self.why = why
         self.cancelled = False
         self.state: SavedState | None = None
-        """The conversation's state while it is between two engines; `forget` removes its file."""
+        """The conversation's state while it is between two engines, until `forget`."""
+        self._aside: Aside | None = None
         self._kit = kit
         self._tell = tell
         self._on_death = on_death
@@ -76,36 +77,40 @@ class Switch:
         return same and before.context != after.context
 
     # ── beside ───────────────────────────────────────────────────────────────────────────
-    def load_beside(self, serving: Serving, carries: bool) -> Serving:
+    def load_beside(self, serving: Serving, carried: int) -> Serving:
         """Load while the old engine answers. Raises what opening and loading raise."""
         self._tell(events.LoadStarted(self.layout, self.why, "beside"))
-        engine = self._open(serving.loaded if carries else None, beside=len(serving.loaded.card_processes))
-        return self._load(engine)
+        engine = self._open(serving.loaded if carried else None, beside=len(serving.loaded.card_processes))
+        following = self._load(engine)
+        self._make_room(serving, carried)
+        return following
 
-    def hand_over(self, serving: Serving, following: Serving, carries: bool) -> float:
+    def hand_over(self, serving: Serving, following: Serving, carried: int) -> float:
         """Give the conversation's state to the new engine and end the old one; seconds without an answer."""
         begun = time.monotonic()
-        state = self._save(serving.engine) if carries else None
         try:
-            self._restore(following.engine, state)
+            if carried:
+                self.put_aside(serving, carried)
+            self._restore(following.engine, self.state)
         finally:
-            _forget(state)
+            self.forget()
         silent_s = time.monotonic() - begun
         serving.engine.close()
         return silent_s
 
     # ── in turn ──────────────────────────────────────────────────────────────────────────
-    def in_turn(self, serving: Serving, carries: bool, ended: Callable[[], None]) -> tuple[Serving, float]:
+    def in_turn(self, serving: Serving, carried: int, ended: Callable[[], None]) -> tuple[Serving, float]:
         """End the old engine, load, take the state over; the new one and seconds without an answer.
 
         `ended` is called when the old engine is gone: whatever is raised afterwards leaves nothing
         serving, and `state` then holds the conversation for the way back.
         """
         self._tell(events.LoadStarted(self.layout, self.why, "in turn"))
-        engine = self._open(serving.loaded if carries else None)
+        engine = self._open(serving.loaded if carried else None)
+        self._make_room(serving, carried)
         begun = time.monotonic()
-        if carries:
-            self.put_aside(serving)
+        if carried:
+            self.put_aside(serving, carried)
         serving.engine.close()
         ended()
         return self._load_with(engine, self.state), time.monotonic() - begun
@@ -119,25 +124,33 @@ class Switch:
         return self._load_with(engine, state), time.monotonic() - begun
 
     # ── context only ─────────────────────────────────────────────────────────────────────
-    def new_context(self, serving: Serving, carries: bool) -> tuple[Serving, float]:
+    def new_context(self, serving: Serving, carried: int) -> tuple[Serving, float]:
         """Keep the weights. What it raises leaves the engine of no more use."""
         self._tell(events.LoadStarted(self.layout, self.why, "context"))
+        self._make_room(serving, carried)
         begun = time.monotonic()
-        if carries:
-            self.put_aside(serving)
+        if carried:
+            self.put_aside(serving, carried)
         context = _pinned(self.layout, serving.loaded if self.state else None).context
         loaded = serving.engine.new_context(context)
         self._restore(serving.engine, self.state)
         return Serving(serving.engine, self.layout, loaded), time.monotonic() - begun
 
-    def put_aside(self, serving: Serving) -> None:
-        """Keep the conversation's state in `state`; where it cannot be kept, that is said."""
-        self.state = self._save(serving.engine)
+    def put_aside(self, serving: Serving, carried: int) -> None:
+        """Keep the conversation's state, of so many tokens, in `state`; where it cannot be kept, that is said."""
+        try:
+            if self._aside is None:
+                self._aside = self._kit.aside(size_of_state(serving.loaded, carried))
+            self.state = serving.engine.save_state(self._aside.path)
+        except (EngineError, OSError) as error:
+            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            self._tell(events.Notice(f"The conversation will be evaluated again: {reason}."))
 
     def forget(self) -> None:
-        """Remove what is left of the state."""
-        _forget(self.state)
-        self.state = None
+        """Let go of what is left of the state."""
+        aside, self._aside, self.state = self._aside, None, None
+        if aside is not None:
+            aside.close()
 
     def cancel(self) -> None:
         """Stop loading; the load raises LoadCancelled."""
@@ -190,17 +203,11 @@ class Switch:
             self._loading.cancel()
         self._tell(events.LoadMoved(progress.fraction, progress.stage))
 
-    def _save(self, engine: Engine) -> SavedState | None:
-        path = None
-        try:
-            path = self._kit.state_file()
-            return engine.save_state(path)
-        except (EngineError, OSError) as error:
-            if path is not None:
-                _remove(path)
-            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            self._tell(events.Notice(f"The conversation will be evaluated again: {reason}."))
-            return None
+    def _make_room(self, serving: Serving, carried: int) -> None:
+        """While the old engine answers: memory that is there already takes a state sooner."""
+        if carried:
+            with contextlib.suppress(OSError):  # it is tried again when it is needed, and said then
+                self._aside = self._kit.aside(size_of_state(serving.loaded, carried))
 
     def _restore(self, engine: Engine, state: SavedState | None) -> None:
         if state is None:
@@ -209,16 +216,6 @@ class Switch:
             engine.restore_state(state)
         except StateRefused as error:
             self._tell(events.Notice(f"The conversation will be evaluated again: {error.reason}."))
-
-
-def _forget(state: SavedState | None) -> None:
-    if state is not None:
-        _remove(Path(state.path))
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 def _pinned(layout: Layout, like: Loaded | None) -> Layout:

@@ -7,7 +7,6 @@ from tests.benchmarks.gpu.engines import Gpus
 from tests.benchmarks.gpu.room import Figure, Room
 from tests.benchmarks.gpu.screen import Resplits, on_screen
 from workbench.lab.kit import RealKit
-from workbench.store.places import places
 
 COUNT, QUICK_COUNT, EARLY = 20, 6, 2
 GPU_MIB, RESIDENT_MIB = 8.0, 16.0
@@ -47,8 +46,6 @@ def measure(room: Room) -> Iterator[Figure]:
         round(grown, 1), RESIDENT_MIB, part="leak", what="resident memory of the screen's process", case=case,
         unit="MiB", note=note, detail={"rows": rows},
     )  # fmt: skip
-    states = list(places().runtime.glob("state-*"))
-    yield Figure.at_most(len(states), 0, part="leak", what="files of a conversation's state left", case=model)
 
 
 def _back(gpus: Gpus, before: float, model: str) -> Figure:

@@ -12,6 +12,7 @@ import psutil
 from workbench.domain.conversation import Message, Sampling, StopReason
 from workbench.domain.timing import Probe, Timing
 from workbench.engines.engine import EngineError, Filler, PromptTooLong, SavedState, StateRefused
+from workbench.engines.llama.child import mapped
 from workbench.engines.llama.child.model import Model
 from workbench.engines.llama.child.native import AbortFlag
 from workbench.engines.llama.child.sampler import GREEDY, Pick, picker
@@ -305,37 +306,31 @@ class Talk:
 
     # ── state ────────────────────────────────────────────────────────────────────────────
     def save(self, path: Path) -> SavedState:
-        """Write the context's state. Raises EngineError where the file came out short."""
-        held = self.tokens[: self.n_kv]
-        array = (llama.llama_token * len(held))(*held)
+        """Write the context's state. Raises EngineError where it cannot be written."""
+        size = llama.llama_state_seq_get_size(self._context, SEQUENCE)
         try:
-            path.touch(mode=0o600)
-            written = llama.llama_state_seq_save_file(self._context, str(path).encode(), SEQUENCE, array, len(held))
-            size = os.path.getsize(path)
+            with mapped.writable(path, size) as pointer:
+                written = llama.llama_state_seq_get_data(self._context, pointer, size, SEQUENCE)
         except OSError as error:
             raise EngineError(f"the conversation's state cannot be written to {path}: {error.strerror}") from error
-        if not written or size != written:
-            raise EngineError(f"the conversation's state could not be written to {path}; is the disk full?")
+        if written != size:
+            raise EngineError(f"the conversation's state came to {written} of {size} bytes")
         return SavedState(path=str(path), size=size, tokens=tuple(self.tokens), text=self.text, marks=tuple(self.marks))
 
     def restore(self, state: SavedState) -> None:
         """Take a state over. Raises StateRefused; the context is then empty."""
         try:
             size = os.path.getsize(state.path)
+            if size != state.size:
+                raise StateRefused(f"the saved state is damaged: {size} of {state.size} bytes")
+            with mapped.readable(Path(state.path), size) as pointer:
+                read = llama.llama_state_seq_set_data(self._context, pointer, size, SEQUENCE)
         except OSError as error:
             raise StateRefused(f"the saved state cannot be read: {error.strerror}") from error
-        if size != state.size:
-            # The library aborts the process on a short file.
-            raise StateRefused(f"the saved state is damaged: {size} of {state.size} bytes")
-        room = len(state.tokens) + 1
-        array = (llama.llama_token * room)()
-        count = ctypes.c_size_t()
-        read = llama.llama_state_seq_load_file(
-            self._context, state.path.encode(), SEQUENCE, array, room, ctypes.byref(count)
-        )
         if not read:
             llama.llama_memory_clear(self._memory, False)
             self.tokens, self.n_kv, self.text, self.marks = [], 0, "", []
             raise StateRefused("the new context cannot hold the saved state; the prompt is evaluated again")
-        self.tokens, self.n_kv = list(state.tokens), count.value
+        self.tokens = list(state.tokens)
+        self._resync()
         self.text, self.marks = state.text, list(state.marks)
