@@ -18,7 +18,7 @@ from workbench.engines.engine import Loaded, Served
 from workbench.engines.scripted import MODEL
 from workbench.lab.ab import PromptDoesNotFit
 from workbench.lab.conditions import MeterReader
-from workbench.lab.progress import LoadEnded, RunBegan, RunEnded, RunEvent, SampleTaken
+from workbench.lab.progress import LoadEnded, LoadMoved, RunBegan, RunEnded, RunEvent, SampleTaken
 from workbench.store.runs import RunError, read_run
 
 
@@ -176,6 +176,26 @@ def test_a_worker_that_dies_costs_its_sample_and_the_load_is_made_anew(tiny: Pat
     assert (arm.loads, arm.samples, arm.failure) == (2, 1, None)
     (why,) = arm.left_out
     assert "the engine died" in why
+
+
+def test_a_worker_that_dies_while_it_loads_is_started_anew_and_given_up_in_the_end(tiny: Path) -> None:
+    kills = [1]
+
+    def kill(event: RunEvent) -> None:
+        if isinstance(event, LoadMoved) and kills[0] and (found := workers()):
+            kills[0] -= 1
+            found[0].kill()
+
+    experiment = begin([layout(tiny)], listener=kill)
+    experiment.start()
+    (arm,) = experiment.wait().arms
+    assert (arm.loads, arm.samples, arm.failure, kills) == (1, 2, None, [0])
+    kills[0] = 9
+    experiment = begin([layout(tiny)], listener=kill)
+    experiment.start()
+    (arm,) = experiment.wait().arms
+    assert arm.failure is not None
+    assert (arm.loads, arm.samples, len(read_run(experiment.folder).loads)) == (0, 0, 3)
 
 
 def test_an_arm_that_dies_again_and_again_is_given_up(tiny: Path) -> None:

@@ -1,6 +1,7 @@
 """The run log: written line by line, read whatever happened to it, and exported."""
 
 import csv
+import errno
 import io
 import json
 import re
@@ -15,7 +16,7 @@ from workbench.domain.run import VERSION, Run
 from workbench.domain.samples import Planned
 from workbench.store.exporters import FORMATS, export
 from workbench.store.places import places
-from workbench.store.runs import Record, RunError, RunLog, find_run, list_runs, new_run_id, read_run
+from workbench.store.runs import Record, RunError, RunLog, RunUnwritable, find_run, list_runs, new_run_id, read_run
 
 
 def speed(planned: Planned) -> float:
@@ -137,6 +138,40 @@ def test_runs_are_found_by_id_beginning_path_and_as_the_last(tmp_path: Path) -> 
         find_run("2026")
     with pytest.raises(RunError, match=r"there is no run 20260103-b.*did you mean `20260102-b`"):
         find_run("20260103-b")
+
+
+def test_a_run_that_could_not_begin_leaves_nothing_and_is_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made_run(speed)
+    good = write(places().runs / "20260101-a", run)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("workbench.store.runs.write_atomically", full)
+        with pytest.raises(RunUnwritable, match="No space left"):
+            RunLog.create(places().runs / "20260102-b", run.header)
+    assert not (places().runs / "20260102-b").exists()
+    (places().runs / "20260103-c").mkdir()
+    (places().runs / "20260103-c" / "samples.jsonl").touch()
+    assert find_run("last") == good
+    assert [folder for folder, _ in list_runs()] == [good]
+
+
+def test_two_that_begin_in_one_folder_at_once_have_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = made_run(speed), made_run(speed, blocks=3)
+    log = RunLog.create(tmp_path / "run", first.header)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", lambda _: iter(()))  # the second looked before the first had written
+        with pytest.raises(RunError, match="another workbench"):
+            RunLog.create(tmp_path / "run", second.header)
+        log.close()
+        with pytest.raises(RunError, match="is not empty"):
+            RunLog.create(tmp_path / "run", second.header)
+    assert read_run(tmp_path / "run").header == first.header
+    assert (tmp_path / "run" / "samples.jsonl").exists()
 
 
 def test_ids_sort_by_time() -> None:

@@ -144,6 +144,8 @@ class Watcher:
 def block_line(block: int, outcome: Outcome) -> str:
     """What is known after a block."""
     done = f"block {block + 1} of {outcome.header.blocks}"
+    if failed := [arm.arm for arm in outcome.arms if arm.failure is not None]:
+        return f"{done}: {' and '.join(failed)} did not load"
     effect: Effect | None = outcome.effect("decode")
     return done if effect is None else f"{done}: {NAMES['decode']}, B {verdict(effect)}"
 

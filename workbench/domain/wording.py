@@ -164,6 +164,7 @@ def effect_rows(outcome: Outcome) -> list[tuple[str, ...]]:
         (arm,) = outcome.arms
         return [("", arm.name), *((NAMES[metric], figure(arm, metric)) for metric in NAMES)]
     a, b = outcome.arms
+    failed = a.failure is not None or b.failure is not None
     rows: list[tuple[str, ...]] = [
         ("", f"A: {a.name}", f"B: {b.name}", "B/A speed", "95 % interval", "noise floor", "verdict")
     ]
@@ -176,7 +177,7 @@ def effect_rows(outcome: Outcome) -> list[tuple[str, ...]]:
                 ratio(effect.ratio),
                 interval(effect),
                 floor(effect),
-                effect.verdict,
+                UNKNOWN if failed and effect.verdict == "too few blocks" else effect.verdict,
             )
         )
     return rows

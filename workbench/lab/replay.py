@@ -40,7 +40,7 @@ T = TypeVar("T")
 WARM_UPS = 2
 WARM_UP_TOKENS = 16
 MOST_DEATHS = 3
-"""An arm whose engine died this often is given up."""
+"""An arm whose engine died this often, while it was loaded or later, is given up."""
 
 ReaderFor = Callable[[Layout, Loaded], Reader]
 Tell = Callable[[RunEvent], None]
@@ -176,6 +176,9 @@ class Runner:
             engine.close()
             if isinstance(error, LoadCancelled) or self._cancelled.is_set():
                 raise Cancelled from error
+            if isinstance(error, EngineDied) and not self._is_one_too_many(arm):
+                self._write_failure(record, error)
+                return self._open(planned)
             self._give_up(record, error)
             return None
         except BaseException:
@@ -196,6 +199,9 @@ class Runner:
 
     def _give_up(self, record: LoadRecord, error: EngineError | ModelError) -> None:
         self._failed.add(record.arm)
+        self._write_failure(record, error)
+
+    def _write_failure(self, record: LoadRecord, error: EngineError | ModelError) -> None:
         reason = error.reason if isinstance(error, EngineError) else error.message
         sizes = (error.card, error.wanted_mib, error.free_mib) if isinstance(error, EngineError) else (None,) * 3
         card, wanted, free = sizes
@@ -293,8 +299,7 @@ class Runner:
         )
 
     def _count_death(self, planned: Planned, error: EngineDied) -> NoReturn:
-        self._deaths[planned.arm] += 1
-        if self._deaths[planned.arm] >= MOST_DEATHS:
+        if self._is_one_too_many(planned.arm):
             record = LoadRecord(
                 load=self._next_load(),
                 arm=planned.arm,
@@ -305,6 +310,11 @@ class Runner:
             )
             self._give_up(record, error)
         raise _Lost from error
+
+    def _is_one_too_many(self, arm: Arm) -> bool:
+        """Count the death of an arm's engine; whether the arm is to be given up for it."""
+        self._deaths[arm] += 1
+        return self._deaths[arm] >= MOST_DEATHS
 
     def _ask(self, engine: Engine, request: Request) -> Reply:
         def hear(_: str) -> None:

@@ -62,12 +62,25 @@ class RunLog:
     @classmethod
     def create(cls, folder: Path, header: RunHeader) -> "RunLog":
         """A new run in `folder`, which must be new or empty. Raises RunError."""
+        taken = f"{folder} is not empty; name a new folder, or go on with `--resume {folder}`"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(not entry.name.startswith(".") for entry in folder.iterdir()):
-                raise RunError(f"{folder} is not empty; name a new folder, or go on with `--resume {folder}`")
-            _write_header(folder, header)
-            return cls(folder, open_locked(folder / SAMPLES, os.O_CREAT, 0o644), is_torn=False)
+                raise RunError(taken)
+            file = open_locked(folder / SAMPLES, os.O_CREAT, 0o644)
+            try:
+                _write_header(folder, header, overwrite=False)
+            except FileExistsError:
+                file.close()
+                raise RunError(taken) from None
+            except OSError:
+                file.close()
+                (folder / SAMPLES).unlink()
+                folder.rmdir()
+                raise
+            return cls(folder, file, is_torn=False)
+        except BlockingIOError:
+            raise RunError(f"{folder} is being written by another workbench; name a new folder") from None
         except OSError as error:
             what = f"{folder} cannot be written: {error.strerror}"
             raise RunUnwritable(f"{what}; choose another with --out, `workbench doctor` tells what mends it") from None
@@ -111,7 +124,8 @@ class RunLog:
         try:
             _write_header(self.folder, header)
         except OSError as error:
-            raise RunUnwritable(f"{self.folder / HEADER} cannot be written: {error.strerror}; make room") from None
+            raise RunUnwritable(f"{self.folder / HEADER} cannot be written: {error.strerror}; make room, "
+                                f"then go on with `--resume {self.folder}`") from None
 
     def close(self) -> None:
         """Let go of the run."""
@@ -159,8 +173,8 @@ def read_run(folder: Path) -> Run:
     return Run(header=header, samples=tuple(samples.values()), loads=tuple(loads), problems=tuple(problems))
 
 
-def _write_header(folder: Path, header: RunHeader) -> None:
-    write_atomically(folder / HEADER, msgspec.json.format(_encoder.encode(header), indent=1), overwrite=True)
+def _write_header(folder: Path, header: RunHeader, *, overwrite: bool = True) -> None:
+    write_atomically(folder / HEADER, msgspec.json.format(_encoder.encode(header), indent=1), overwrite=overwrite)
 
 
 def _read_header(folder: Path) -> RunHeader:
@@ -193,13 +207,22 @@ def list_runs(at: Places | None = None) -> list[tuple[Path, RunHeader | RunError
     except OSError:
         return []
     for folder in folders:
-        if not folder.is_dir() or folder.name.startswith("."):
+        if not folder.is_dir() or folder.name.startswith(".") or _was_never_begun(folder):
             continue
         try:
             out.append((folder, _read_header(folder)))
         except RunError as error:
             out.append((folder, error))
     return out
+
+
+def _was_never_begun(folder: Path) -> bool:
+    """Whether a run ended before anything was written down: a full disk, a kill at once."""
+    try:
+        found = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+        return all(entry.name == SAMPLES and not entry.stat().st_size for entry in found)
+    except OSError:
+        return False
 
 
 def find_run(asked: str, at: Places | None = None) -> Path:
