@@ -66,6 +66,12 @@ def test_a_context_beyond_memory_names_the_card_and_the_mib(mode: str, tiny: Pat
     assert "smaller n_ctx" in error.reason
 
 
+def test_more_cards_than_the_library_takes(tiny: Path, open_engine: Open) -> None:
+    error = failure(layout(tiny, cards=Virtual(("40MiB",) * 16)), open_engine)
+    assert "15 cards beside the CPU" in error.reason
+    assert error.key == "split.cards"
+
+
 def test_a_new_context_beyond_memory_is_a_failure_too(tiny: Path, open_engine: Open) -> None:
     of = layout(tiny, n_ctx=256, layers=(4, 4), cards=Virtual(("60MiB", "60MiB")))
     with open_engine(of) as it, pytest.raises(LoadFailed, match="smaller n_ctx"):

@@ -18,7 +18,7 @@ from workbench.domain.layout import Layout
 from workbench.domain.memory import CardMemory, with_sizes
 from workbench.domain.text import flat
 from workbench.domain.timing import TimingSource
-from workbench.engines.engine import Loaded, LoadFailed, Served
+from workbench.engines.engine import EngineDied, Loaded, LoadFailed, Served
 from workbench.lab.events import LoadMoved, Notice, Problem, SessionEvent, TurnText
 from workbench.lab.kit import RealKit
 from workbench.lab.session import Session
@@ -95,10 +95,11 @@ def run_prompt(
     printer.stop = session.cancel
     try:
         loading, turning = session.load(layout), session.send(prompt, sampling, images)
-        loaded = loading.result()
+        try:
+            loaded = loading.result()
+        except (LoadFailed, EngineDied) as error:
+            raise failed_load(path, error) from error
         turn = finish(turning, session.cancel)
-    except LoadFailed as error:
-        raise failed_load(path, error) from error
     except ModelError as error:
         raise DocumentError.at(path, error.key, error.message) from error
     finally:
@@ -126,7 +127,7 @@ def finish(turning: Future[Turn], cancel: Callable[[], None]) -> Turn:
     return turning.result()
 
 
-def failed_load(path: Path, error: LoadFailed) -> Exception:
+def failed_load(path: Path, error: LoadFailed | EngineDied) -> Exception:
     """The failure with the line of the layout that is to blame, where one is."""
     if error.key is None:
         return error

@@ -57,7 +57,13 @@ class Forecaster:
                     self._helper.kill()
                 self._end()
                 self._start()
-                raise LoadFailed(error.reason, card=error.card, wanted_mib=error.wanted_mib) from error
+                raise LoadFailed(
+                    error.reason,
+                    card=error.card,
+                    wanted_mib=error.wanted_mib,
+                    free_mib=error.free_mib,
+                    key=error.key,
+                ) from error
             finally:
                 self._rest()
         if isinstance(answer, wire.Failed):

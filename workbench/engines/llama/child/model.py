@@ -109,6 +109,8 @@ class Model:
         if remote and "RPC server" in message:
             places = " or ".join(f"{card.name} at {card.endpoint}" for card in remote)
             return EngineError(f"{places} does not answer any more", card=remote[0].name if len(remote) == 1 else None)
+        if (known := explain([message])) is not None:
+            return EngineError(known.message, key=known.key)
         return EngineError(f"llama.cpp gave up: {plain(message)}")
 
     def _refused(self) -> Refused | None:

@@ -43,6 +43,11 @@ _KNOWN = (
         "split.main_gpu",
     ),
     (
+        r"n_backends <= GGML_SCHED_MAX_BACKENDS",
+        "llama.cpp takes 15 cards beside the CPU, and here are more; name fewer, or write split_mode: tensor",
+        "split.cards",
+    ),
+    (
         r"unknown model architecture: '([^']*)'",
         "this llama.cpp does not know models of the architecture {0}; a newer llama-cpp-python may",
         "model",
