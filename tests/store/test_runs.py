@@ -174,6 +174,15 @@ def test_two_that_begin_in_one_folder_at_once_have_one_run(tmp_path: Path, monke
     assert (tmp_path / "run" / "samples.jsonl").exists()
 
 
+def test_the_last_run_is_the_newest_whatever_clock_or_copy_named_its_folder() -> None:
+    run = made_run(speed)
+    for name, created in (("20260102-by-a-clock-set-back", 300.0), ("20260103-old", 200.0), ("zzz-copy", 100.0)):
+        header = msgspec.structs.replace(run.header, created=created)
+        write(places().runs / name, msgspec.structs.replace(run, header=header))
+    assert [folder.name[:8] for folder, _ in list_runs()] == ["20260102", "20260103", "zzz-copy"]
+    assert find_run("last").name == "20260102-by-a-clock-set-back"
+
+
 def test_ids_sort_by_time() -> None:
     first = new_run_id("x")
     assert first[:8].isdigit()

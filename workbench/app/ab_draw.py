@@ -138,7 +138,9 @@ def speeds(run: Run, outcome: Outcome | None, metric: Metric, width: int) -> Con
         rows.append(row)
     if both and width < 90:
         rows = [[*row[:5], row[6]] for row in rows]
-    return table(rows, marked=METRICS.index(metric) + 1, left=(0, len(rows[0]) - 1) if both else (0,))
+    if both and width < 74:
+        rows = [row[:5] for row in rows]  # the verdicts stand above
+    return table(rows, marked=METRICS.index(metric) + 1, left=(0, len(rows[0]) - 1) if len(rows[0]) > 5 else (0,))
 
 
 def _speed(run: Run, arm: str, metric: Metric) -> str:

@@ -200,20 +200,29 @@ def _read_header(folder: Path) -> RunHeader:
 
 
 def list_runs(at: Places | None = None) -> list[tuple[Path, RunHeader | RunError]]:
-    """Every run of this user, the newest first, or what is wrong with it."""
-    out: list[tuple[Path, RunHeader | RunError]] = []
+    """Every run of this user, or what is wrong with it; the newest first, whatever its folder is called."""
+    out: list[tuple[float, Path, RunHeader | RunError]] = []
     try:
-        folders = sorted(((at or places()).runs).iterdir(), reverse=True)
+        folders = list(((at or places()).runs).iterdir())
     except OSError:
         return []
     for folder in folders:
         if not folder.is_dir() or folder.name.startswith(".") or _was_never_begun(folder):
             continue
         try:
-            out.append((folder, _read_header(folder)))
+            header = _read_header(folder)
+            out.append((header.created, folder, header))
         except RunError as error:
-            out.append((folder, error))
-    return out
+            out.append((_changed(folder), folder, error))
+    return [(folder, found) for _, folder, found in sorted(out, key=lambda each: each[:2], reverse=True)]
+
+
+def _changed(folder: Path) -> float:
+    """When a folder was last written to, seconds since 1970; 0 where nobody knows."""
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _was_never_begun(folder: Path) -> bool:
