@@ -6,8 +6,9 @@ from textual.widgets import Static
 
 from tests.app.stage import LAYOUT, ask, cuda_cards, make_app, measured, running, snapshot, until
 from workbench.app.app import WorkbenchApp
-from workbench.app.messages import Metered
+from workbench.app.messages import Accounted, Metered
 from workbench.app.outside import Outside
+from workbench.domain.duty import CardDuty, Duty
 from workbench.domain.layout import Context
 from workbench.domain.split import Split
 from workbench.engines.scripted import MODEL, Script
@@ -142,6 +143,24 @@ async def test_evening_out_and_by_free_memory() -> None:
         assert split.draft.counts == (23, 8)
         await pilot.press("equals_sign")
         assert split.draft.counts == (16, 15)
+
+
+async def test_by_the_speed_that_a_reply_has_shown() -> None:
+    cards = cuda_cards(2)
+    app = make_app(Script(tok_s=0), Outside(find_cards=lambda: Inventory(cards=cards)))
+    async with running(app) as pilot:
+        split = app.main.split
+        await pilot.press("f6", "v")
+        await until(pilot, lambda: app.said and "tells how fast" in app.said[-1].message)
+        done = tuple(CardDuty(name=f"CUDA{i}", share=share, ideal=0.5) for i, share in enumerate((0.7, 0.3)))
+        app.post_message(Accounted(Duty(mode="layer", cards=done, tokens=9, seconds=3.0)))
+        app.post_message(Metered(snapshot(cards, 1.0, used=(0.25, 0.75))))
+        await until(pilot, lambda: split.free_mib and split.speeds)
+        await pilot.press("v")
+        assert split.draft is not None
+        assert split.draft.counts == (0, 31)
+        await pilot.press("m", "v")
+        assert split.draft.shares == (30, 70)
 
 
 @pytest.mark.parametrize("count", [8, 16])

@@ -1,5 +1,6 @@
 """Drafts keep every layer, and come out as the split they show."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from workbench.domain.card import CardKind
 from workbench.domain.draft import (
     Draft,
     by_free,
+    by_speed,
     changes,
     cycle,
     draft_of,
@@ -115,6 +117,16 @@ def test_even_and_by_free() -> None:
     assert by_free(draft, (3000.0, 1000.0)).counts == (23, 8)
     tensor = cycle(draft)
     assert by_free(tensor, (3000.0, 1000.0)).shares == (75, 25)
+
+
+def test_by_speed_the_fastest_hold_what_they_can_where_cards_take_turns() -> None:
+    three = draft_of(Split(tensor_split=(1, 1, 1)), 30, 3)
+    speeds = (1.0, 3.0, 2.0)
+    assert by_speed(three, speeds, (40, 20, 40)).counts == (0, 20, 11)
+    assert by_speed(three, speeds, (10, 10, 10)).counts == (10, 11, 10)
+    assert by_speed(on_cards(three, 12), speeds, (10, 10, 10)).counts == (0, 10, 2)
+    assert by_speed(cycle(three), speeds, (1, 1, 1)).shares == (17, 50, 33)
+    assert by_speed(msgspec.structs.replace(three, mode="none"), speeds, (1, 1, 1)).main_gpu == 1
 
 
 def test_modes_come_round_and_keep_their_figures() -> None:

@@ -1,5 +1,6 @@
 """Who worked during a reply, and what it took."""
 
+import msgspec
 import pytest
 
 from workbench.domain.duty import CardDuty, Duty, Price, Reading, account
@@ -69,6 +70,15 @@ def energy(*pairs: tuple[float, float | None]) -> list[Reading]:
 def joules(*pairs: tuple[float, float | None], ended: float = 4.0) -> float | None:
     (card,) = account("none", memory(1), [energy(*pairs)], 1.0, ended, 100, busy_is_known=[True]).cards
     return card.joules
+
+
+def test_the_speed_of_cards_is_told_by_those_that_take_turns_and_by_all_of_them() -> None:
+    slow, fast = CardDuty(name="CUDA0", share=0.75, ideal=0.5), CardDuty(name="CUDA1", share=0.25, ideal=0.5)
+    duty = Duty(mode="layer", cards=(slow, fast), tokens=8, seconds=1.0)
+    assert duty.speeds["CUDA1"] / duty.speeds["CUDA0"] == pytest.approx(3)
+    assert msgspec.structs.replace(duty, mode="tensor").speeds == {}
+    assert msgspec.structs.replace(duty, cards=(slow, CardDuty(name="CUDA1"))).speeds == {}
+    assert msgspec.structs.replace(duty, cards=(slow,)).speeds == {}
 
 
 def test_the_energy_of_a_reply_is_the_counter_at_its_end_less_that_at_its_beginning() -> None:

@@ -257,6 +257,7 @@ class WorkbenchApp(Actions, inherit_bindings=False):
     def _accounted(self, event: Accounted) -> None:
         if not self._over:
             self.main.cards.show_duty(event.duty)
+            self.main.split.speeds = event.duty.speeds or self.main.split.speeds
             self.main.change.note_joules(event.duty.per_token(event.duty.joules))
 
     @on(Metered)

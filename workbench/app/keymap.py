@@ -84,6 +84,7 @@ KEYS: tuple[Key, ...] = (
     Key("m", "mode", "the next split mode", where="split", footer="mode"),
     Key("equals_sign", "even", "even out", where="split", footer="even"),
     Key("f", "by_free", "by free memory", where="split"),
+    Key("v", "by_speed", "by measured speed, the fastest card first", where="split"),
     Key("g", "gpu_layers", "set how many layers are on cards", where="split"),
     *(Key(str(n), f"digit({n})", f"make card {n} the main card (mode none)", "split", fixed=True, called=f"card_{n}")
       for n in range(10)),

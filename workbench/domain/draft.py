@@ -97,6 +97,25 @@ def by_free(draft: Draft, free_mib: Sequence[float]) -> Draft:
     return msgspec.structs.replace(draft, counts=apportion(draft.on_cards, free_mib))
 
 
+def by_speed(draft: Draft, speeds: Sequence[float], most: Sequence[int]) -> Draft:
+    """By how fast each card is; `most` is how many layers it can hold.
+
+    Cards that work at once get shares by their speed. In layer mode they take turns, and a reply
+    is over soonest if the fastest hold all that they can.
+    """
+    if draft.mode in ("tensor", "row"):
+        return msgspec.structs.replace(draft, shares=apportion(PERCENT, speeds))
+    fastest = sorted(range(draft.n_cards), key=lambda card: -speeds[card])
+    if draft.mode == "none":
+        return with_main(draft, fastest[0])
+    counts, left = [0] * draft.n_cards, draft.on_cards
+    for card in fastest:
+        counts[card] = min(most[card], left)
+        left -= counts[card]
+    counts[fastest[0]] += left  # where nothing fits, the forecast says by how much
+    return msgspec.structs.replace(draft, counts=tuple(counts))
+
+
 def on_cards(draft: Draft, count: int) -> Draft:
     """`count` positions on cards, in the proportions they have now."""
     return _with_off(draft, draft.n_layer + 1 - min(max(count, 0), draft.n_layer + 1))

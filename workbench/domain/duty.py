@@ -62,6 +62,15 @@ class Duty(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the reply was too short for the energy counters."""
         return self.seconds < SHORT_S
 
+    @property
+    def speeds(self) -> dict[str, float]:
+        """Of each card what it reads of the weights in the time that it works, against the others.
+
+        Empty unless cards took turns: of those that work at once each waits for the slowest.
+        """
+        found = {card.name: card.ideal / card.share for card in self.cards if card.ideal and card.share}
+        return found if self.mode == "layer" and len(found) == len(self.cards) > 1 else {}
+
     def per_token(self, joules: float | None) -> float | None:
         """Joules a token."""
         return joules / self.tokens if joules is not None and self.tokens else None

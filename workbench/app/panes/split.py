@@ -22,6 +22,8 @@ from workbench.engines.engine import Loaded
 
 SERVERS_CARDS = "cards"
 """The row of a server's cards, taken together."""
+ROOM = 0.95
+"""Of a card's free memory, what layers may fill; compute takes some, too."""
 
 
 class SplitPane(Vertical, can_focus=True):
@@ -51,6 +53,9 @@ class SplitPane(Vertical, can_focus=True):
         self.closed = ""
         """Why there is nothing to edit."""
         self.free_mib: dict[str, float | None] = {}
+        self.speeds: dict[str, float] = {}
+        """Of the cards of the last reply in layer mode, against each other."""
+        self._layer_mib: float | None = None
 
     def compose(self) -> ComposeResult:
         """Mode, counts, rows, forecast."""
@@ -65,6 +70,7 @@ class SplitPane(Vertical, can_focus=True):
         self.layout_now = layout
         self.names = tuple(card.name for card in loaded.cards)
         counts = [card.layers for card in loaded.cards]
+        self._note_size(loaded)
         landed = None if None in counts else [count or 0 for count in counts]
         self.reasons = drafts.mode_reasons(kinds, loaded.model.arch, layout.context.flash_attn)
         self.closed = ""
@@ -177,12 +183,35 @@ class SplitPane(Vertical, can_focus=True):
 
     def action_by_free(self) -> None:
         """By free memory, where that is known of every card."""
-        free = [self.free_mib.get(name) for name in self.names]
-        known = [mib for mib in free if mib is not None]
-        if len(known) == len(self.names):
+        known = self._known_free()
+        if known is not None:
             self._change(lambda draft: drafts.by_free(draft, known))
-        else:
-            self.post_message(NoticeShown("the free memory of these cards is not known"))
+
+    def action_by_speed(self) -> None:
+        """By the speed of each card, where a reply in layer mode has told it."""
+        speeds = [self.speeds[name] for name in self.names if name in self.speeds]
+        if len(speeds) < len(self.names):
+            self.post_message(NoticeShown("a reply in layer mode, with layers on every card, tells how fast each is"))
+            return
+        free = self._known_free()
+        if free is not None:
+            each = self._layer_mib or float("inf")
+            most = [int(ROOM * mib / each) for mib in free]
+            self._change(lambda draft: drafts.by_speed(draft, speeds, most))
+
+    def _known_free(self) -> list[float] | None:
+        """The free memory of all cards; where it is not known, that is said."""
+        known = [mib for name in self.names if (mib := self.free_mib.get(name)) is not None]
+        if len(known) == len(self.names):
+            return known
+        self.post_message(NoticeShown("the free memory of these cards is not known"))
+        return None
+
+    def _note_size(self, loaded: Loaded) -> None:
+        """What a layer takes with its KV, as long as layers are counted."""
+        held = [(card.weights_mib + card.kv_mib, card.layers) for card in loaded.cards if card.layers]
+        if held:
+            self._layer_mib = sum(mib for mib, _ in held) / sum(layers for _, layers in held)
 
     def action_gpu_layers(self) -> None:
         """Type how many layers are on cards."""
