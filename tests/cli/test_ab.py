@@ -176,6 +176,8 @@ def test_an_arm_that_does_not_load(workbench: Workbench, bench: Path) -> None:
         (("replay", "even", "--prompts", "two", "--loads", str(10**8)), ("at most 50000 loads",)),
         (("ab", "even", "unevn", "--prompts", "two"), ("unevn", "uneven")),
         (("ab", "even", "uneven", "--prompts", "tow"), ("tow", "two")),
+        (("ab", "x" * 300, "uneven", "--prompts", "two"), ("no layout of that name",)),
+        (("ab", "even", "uneven", "--prompts", "x" * 300), ("no prompt set of that name",)),
         (("ab", "--resume", "never"), ("no run never",)),
         (("replay",), ("name a layout", "`workbench replay --help`")),
         (("replay", "even", "--prompts", "empty"), ("empty.yaml:2", "prompts", "at least one")),

@@ -78,6 +78,7 @@ def test_what_is_no_model_is_said(tmp_path: Path) -> None:
     model = gguf(tmp_path / "llama.gguf")
     fails(tmp_path / "lama.gguf", "does not exist", "did you mean `llama.gguf`?")
     fails(tmp_path / "none" / "x.gguf", "does not exist", "check the name")
+    fails(tmp_path / f"{'x' * 300}.gguf", "File name too long")
     fails(tmp_path, "is a folder", "such as llama.gguf")
     fails(gguf(tmp_path / "text.gguf", b"once upon a time there was a model"), "is not a GGUF file")
     fails(gguf(tmp_path / "short.gguf", HEADER[:12]), "ends after 12 bytes")

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -158,6 +159,16 @@ def test_a_run_that_could_not_begin_leaves_nothing_and_is_not_the_last(
     (places().runs / "20260103-c" / "samples.jsonl").touch()
     assert find_run("last") == good
     assert [folder for folder, _ in list_runs()] == [good]
+
+
+def test_a_run_that_was_deleted_while_it_is_on_takes_no_more_samples(tmp_path: Path) -> None:
+    run = made_run(speed)
+    log = RunLog.create(tmp_path / "run", run.header)
+    log.append(run.loads[0])
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(RunUnwritable, match="was deleted"):
+        log.append(run.samples[0])
+    log.close()
 
 
 def test_two_that_begin_in_one_folder_at_once_have_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

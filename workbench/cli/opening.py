@@ -15,7 +15,7 @@ def what_to_open(target: str) -> Layout | Path:
     Raises DocumentError, ModelError.
     """
     path = Path(os.path.expanduser(target))
-    if path.is_dir():
+    if os.path.isdir(path):
         return path
     if path.suffix.lower() == ".gguf":
         return Layout(name=path.stem, model=str(resolve_model(target).absolute()))

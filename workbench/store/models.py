@@ -48,7 +48,7 @@ def resolve_model(model: str) -> Path:
     """
     path = _demo_model() if model == DEMO else _one_file(model)
     _check_file(path)
-    missing = [part.name for part in parts_of(path) if not part.exists()]
+    missing = [part.name for part in parts_of(path) if not os.path.exists(part)]
     if missing:
         raise ModelError(f"{path} has {len(parts_of(path))} parts, and {', '.join(missing[:3])}"
                          f"{' and more' if len(missing) > 3 else ''} {'is' if len(missing) == 1 else 'are'} not "
@@ -167,11 +167,11 @@ def _one_match(model: str, matches: list[Path]) -> Path:
 
 
 def _check_file(path: Path) -> None:
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike the path's own, it is False for what no name can be
         models = [model.path.name for model in find_models([path])]
         within = f", such as {models[0]}" if models else ""
         raise ModelError(f"{path} is a folder; name a GGUF file in it{within}")
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         raise ModelError(f"{path} is no plain file; name a GGUF file")
     try:
         with path.open("rb") as file:
@@ -189,5 +189,5 @@ def _check_file(path: Path) -> None:
 
 
 def _near_file(path: Path) -> str:
-    names = [model.path.name for model in find_models([path.parent])] if path.parent.is_dir() else []
+    names = [model.path.name for model in find_models([path.parent])] if os.path.isdir(path.parent) else []
     return nearest(path.name, names) or "; check the name and the folder"

@@ -184,8 +184,9 @@ def _find(
 ) -> Path:
     path = Path(os.path.expanduser(asked))
     is_path = os.sep in asked or path.suffix.lower() in (*_YAML, ".jsonl")
-    if is_path and (path.exists() or os.sep in asked):
-        if not path.exists():
+    is_there = os.path.exists(path)  # unlike the path's own, it is False for what no name can be
+    if is_path and (is_there or os.sep in asked):
+        if not is_there:
             raise DocumentError(asked, None, None, "does not exist" + _hint(path.stem, read()))
         return path
     documents = read()
@@ -193,7 +194,7 @@ def _find(
     by_name = [found for found, document in documents if getattr(document, "name", None) == asked]
     for found in by_file + by_name:
         return found
-    if path.is_dir():
+    if os.path.isdir(path):
         raise DocumentError(asked or "''", None, None, f"is a folder; name a {noun}")
     looked = " and ".join(str(folder) for folder in folders)
     raise DocumentError(asked, None, None, f"no {noun} of that name in {looked}" + _hint(path.stem, documents))

@@ -107,6 +107,8 @@ class RunLog:
         """Write one line. Raises RunError."""
         line = _encoder.encode(record) + b"\n"
         with self._lock:
+            if not os.fstat(self._file.fileno()).st_nlink:
+                raise RunUnwritable(f"{self.folder / SAMPLES} was deleted while the run was on; begin a new run")
             if self._is_torn:
                 line = b"\n" + line
             self._is_torn = True
