@@ -108,6 +108,14 @@ def test_a_virtual_card_shows_its_process_against_its_size() -> None:
     assert "virt" in draw(rows, 60).plain
 
 
+def test_a_little_on_a_large_card_is_not_nothing() -> None:
+    held = CardMemory(name="CUDA0", weights_mib=51, kv_mib=72, compute_mib=0)
+    card = Card(name="CUDA0", kind=CardKind.CUDA, total_mib=143771.0)
+    drawn = draw(card_rows(loaded(held), [card], read(CardSample(name="CUDA0", used_mib=759.0))), 80).plain
+    assert "0.7/140 GiB" in drawn
+    assert "w 0.05  kv 0.07  c 0.0" in drawn
+
+
 def test_what_a_virtual_card_uses_is_at_least_what_its_buffers_add_up_to() -> None:
     held = CardMemory(name="RPC0", weights_mib=34, kv_mib=480, compute_mib=33)
     process = CardProcess("RPC0", 42, "127.0.0.1:1", 600.0)

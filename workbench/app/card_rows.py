@@ -323,7 +323,9 @@ def _size(mib: float | None, per_unit: float) -> str:
     if mib is None:
         return "–"
     size = mib / per_unit
-    return f"{size:.0f}" if per_unit == 1 or size >= 100 else f"{size:.1f}"
+    if per_unit == 1 or size >= 100:
+        return f"{size:.0f}"
+    return f"{size:.1f}" if size >= 0.1 or size == 0 else f"{size:.2f}"
 
 
 def _under_name(row: CardRow) -> str:
