@@ -10,7 +10,7 @@ from tests.lab.experiments import SHORT, Heard, begin, layout, resume, workers
 from tests.meters.fake_nvml import FakeGpu, FakeNvmlLib
 from tests.waiting import wait_until
 from workbench.domain.card import Card, CardKind
-from workbench.domain.conversation import Sampling
+from workbench.domain.conversation import Message, Sampling
 from workbench.domain.memory import CardMemory
 from workbench.domain.prompts import Prompt, PromptSet, Synthetic
 from workbench.domain.samples import spoiled
@@ -100,6 +100,16 @@ def test_a_prompt_that_turns_out_too_long_is_left_out_and_the_rest_used(tiny: Pa
     assert "the context holds 512" in long.left_out
     assert tight.left_out == "the reply does not fit n_ctx"
     assert tight.stop_reason == "context_full"
+
+
+def test_a_prompt_that_the_engine_refuses_is_left_out_and_the_rest_used(tiny: Path) -> None:
+    image = Prompt(id="image", messages=(Message("user", "Look.", images=("x.png",)),))
+    for prompts, said in (((image, *SHORT.prompts), (None, 2)), ((image,), ("this engine reads no images", 0))):
+        experiment = begin([layout(tiny)], PromptSet(name="images", prompts=prompts))
+        experiment.start()
+        (arm,) = experiment.wait().arms
+        assert arm.samples == said[1]
+        assert (arm.failure or "").startswith(said[0] or "")
 
 
 def test_cancelled_and_gone_on_with_every_sample_is_there_once(tiny: Path) -> None:

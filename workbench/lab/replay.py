@@ -249,8 +249,8 @@ class Runner:
         self._log.update(self.run.header)
 
     def _warm_up(self, engine: Engine) -> None:
-        """Ask the longest prompt and the first, and forget the answers."""
-        prompts = self.run.header.prompts
+        """Ask the longest prompt and the first, and forget the answers. Raises EngineError if it answers neither."""
+        prompts, refused = self.run.header.prompts, list[EngineError]()
         for number, prompt in zip(range(WARM_UPS), (_longest(prompts), prompts.prompts[0]), strict=True):
             request = request_for(prompt, prompts.defaults, SALTS + number)
             short = min(request.sampling.max_tokens, WARM_UP_TOKENS)
@@ -261,6 +261,12 @@ class Runner:
                 self._ask(engine, msgspec.structs.replace(request, sampling=sampling, filler=filler))
             except PromptTooLong:
                 continue
+            except EngineDied:
+                raise
+            except EngineError as error:  # it may be this prompt alone
+                refused.append(error)
+        if len(refused) == WARM_UPS:
+            raise refused[0]
 
     def _progress(self, progress: LoadProgress) -> None:
         self._tell(LoadMoved(progress.fraction, progress.stage))
