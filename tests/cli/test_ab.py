@@ -1,5 +1,6 @@
 """`workbench ab`, `replay` and `runs` on the real engine."""
 
+import errno
 import json
 import os
 import signal
@@ -12,10 +13,12 @@ import pytest
 
 from tests.cli.conftest import Workbench
 from tests.models import write_model
+from tests.runs import made_run
 from tests.waiting import wait_until
-from workbench.cli.failures import Code
+from workbench.cli.failures import Code, CommandFailed
+from workbench.cli.runs import export_run
 from workbench.domain.run import VERSION
-from workbench.store.runs import read_run
+from workbench.store.runs import RunLog, read_run
 
 LAYOUT = """\
 name: {name}
@@ -223,3 +226,21 @@ def test_no_runs_yet(workbench: Workbench) -> None:
     assert done.returncode == Code.DONE
     assert "there are no runs yet" in done.stderr
     assert json.loads(workbench("runs", "list", "--json").stdout) == []
+
+
+def test_an_export_that_finds_no_room_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made_run(lambda planned: 50.0 + planned.slot)
+    RunLog.create(tmp_path / "run", run.header).close()
+    report = tmp_path / "report.md"
+    export_run(str(tmp_path / "run"), "md", report)
+    assert report.read_text().startswith("### ")
+    export_run(str(tmp_path / "run"), "md", Path(os.devnull))
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    report.write_text("what a user made")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CommandFailed, match="No space left"):
+        export_run(str(tmp_path / "run"), "csv", report)
+    assert report.read_text() == "what a user made"

@@ -14,6 +14,7 @@ from workbench.domain.machines import Join, join
 from workbench.lab.ab import judge
 from workbench.store.exporters import export
 from workbench.store.runs import RunError, find_run, list_runs, read_run
+from workbench.store.writing import write_atomically
 
 
 def print_runs(*, as_json: bool) -> None:
@@ -70,7 +71,10 @@ def export_run(asked: str, form: str, out: Path | None) -> None:
         click.echo(text, nl=False)
         return
     try:
-        out.write_text(text, encoding="utf-8")
+        if out.exists() and not out.is_file():
+            out.write_text(text, encoding="utf-8")  # a pipe or a device
+        else:
+            write_atomically(out, text.encode(), overwrite=True)
     except OSError as error:
         raise CommandFailed(f"{out} cannot be written: {error.strerror}; choose another with --out") from None
 
