@@ -8,7 +8,7 @@ from workbench.domain.comparison import speed
 from workbench.domain.layout import Layout
 from workbench.domain.machines import join
 from workbench.domain.memory import CardMemory
-from workbench.domain.outcome import outcome
+from workbench.domain.outcome import Parting, outcome
 from workbench.domain.run import Build, Resolved, Run
 from workbench.domain.run import ModelFile as Model
 from workbench.domain.samples import CardState, Conditions, Planned
@@ -79,6 +79,14 @@ def test_the_first_token_at_which_outputs_part() -> None:
     assert outcome(msgspec.structs.replace(run, samples=tokens)).partings[0].first == 3
     assert len(same) == len(other)
     assert "parting" not in wording.outputs((tides,))
+
+
+def test_one_pair_is_no_plural() -> None:
+    same = Parting(prompt="rivers", compared=1, differ=0, first=None)
+    assert wording.outputs((same,)) == "outputs: the one pair is the same, token by token"
+    other = msgspec.structs.replace(same, differ=1, first=4)
+    assert wording.outputs((other,)) == "outputs: 1 of 1 pair differs: rivers from token 5"
+    assert wording.outputs((same, other)) == "outputs: 1 of 2 pairs differs: rivers from token 5"
 
 
 def test_what_a_server_said_is_compared_by_character_and_as_far_as_it_goes() -> None:

@@ -206,8 +206,9 @@ def outputs_head(run: Run, outcome: Outcome | None, at: int) -> Content:
     if parting is None:
         return head + Content("no pair yet")
     if parting.first is None:
-        return head + Content(f"all {parting.compared} pairs the same, {wording.by_unit((parting,))}")
-    return head + Content(f"{parting.differ} of {parting.compared} pairs differ, here marked ▸")
+        same = "one pair" if parting.compared == 1 else f"all {parting.compared} pairs"
+        return head + Content(f"{same} the same, {wording.by_unit((parting,))}")
+    return head + Content(f"{wording.differing(parting.differ, parting.compared)}, here marked ▸")
 
 
 def output(arm: str, sample: Sample | None, other: Sample | None) -> Content:

@@ -197,11 +197,17 @@ def outputs(partings: tuple[Parting, ...]) -> str:
     if not compared:
         return ""
     if not differ:
-        return f"outputs: all {compared} pairs are the same, {by_unit(partings)}"
+        same = "the one pair is" if compared == 1 else f"all {compared} pairs are"
+        return f"outputs: {same} the same, {by_unit(partings)}"
     places = ", ".join(
         f"{each.prompt} from {each.unit} {each.first + 1}" for each in partings if each.first is not None
     )
-    return f"outputs: {differ} of {compared} pairs differ: {places}"
+    return f"outputs: {differing(differ, compared)}: {places}"
+
+
+def differing(differ: int, compared: int) -> str:
+    """`3 of 8 pairs differ`."""
+    return f"{differ} of {compared} pair{'' if compared == 1 else 's'} differ{'s' if differ == 1 else ''}"
 
 
 def by_unit(partings: tuple[Parting, ...]) -> str:
