@@ -92,9 +92,9 @@ class Switch:
             if carried:
                 self.put_aside(serving, carried)
             self._restore(following.engine, self.state)
+            silent_s = time.monotonic() - begun
         finally:
             self.forget()
-        silent_s = time.monotonic() - begun
         serving.engine.close()
         return silent_s
 

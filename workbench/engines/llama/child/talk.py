@@ -309,10 +309,10 @@ class Talk:
         """Write the context's state. Raises EngineError where it cannot be written."""
         size = llama.llama_state_seq_get_size(self._context, SEQUENCE)
         try:
-            with mapped.writable(path, size) as pointer:
-                written = llama.llama_state_seq_get_data(self._context, pointer, size, SEQUENCE)
+            pointer = mapped.writable(path, size)
         except OSError as error:
             raise EngineError(f"the conversation's state cannot be written to {path}: {error.strerror}") from error
+        written = llama.llama_state_seq_get_data(self._context, pointer, size, SEQUENCE)
         if written != size:
             raise EngineError(f"the conversation's state came to {written} of {size} bytes")
         return SavedState(path=str(path), size=size, tokens=tuple(self.tokens), text=self.text, marks=tuple(self.marks))
@@ -323,11 +323,10 @@ class Talk:
             size = os.path.getsize(state.path)
             if size != state.size:
                 raise StateRefused(f"the saved state is damaged: {size} of {state.size} bytes")
-            with mapped.readable(Path(state.path), size) as pointer:
-                read = llama.llama_state_seq_set_data(self._context, pointer, size, SEQUENCE)
+            pointer = mapped.readable(Path(state.path), size)
         except OSError as error:
             raise StateRefused(f"the saved state cannot be read: {error.strerror}") from error
-        if not read:
+        if not llama.llama_state_seq_set_data(self._context, pointer, size, SEQUENCE):
             llama.llama_memory_clear(self._memory, False)
             self.tokens, self.n_kv, self.text, self.marks = [], 0, "", []
             raise StateRefused("the new context cannot hold the saved state; the prompt is evaluated again")

@@ -20,7 +20,7 @@ import msgspec
 from workbench.domain.text import flat
 from workbench.engines.engine import EngineError, Loaded, LoadFailed, PromptTooLong, StateRefused
 from workbench.engines.llama import wire
-from workbench.engines.llama.child import native
+from workbench.engines.llama.child import mapped, native
 from workbench.engines.llama.child.cards import VirtualCards
 from workbench.engines.llama.child.forecast import Simulator
 from workbench.engines.llama.child.header import HeaderError, read_header
@@ -107,6 +107,7 @@ class Worker:
             arrived, command = self._commands.get()
             try:
                 self._run(arrived, command)
+                mapped.drop()
             except Exception as error:
                 traceback.print_exc()
                 self._die(wire.Failed(kind="died", reason=f"the worker failed: {error!r}; its log has the details"))
