@@ -186,3 +186,21 @@ def test_blocks_that_differ_beyond_all_measure_have_a_wide_interval_and_no_verdi
     assert effect.high is not None
     assert math.isfinite(effect.high)
     assert max(map(len, outcome_text(outcome(run)).splitlines())) < 200
+
+
+def test_blocks_whose_loads_did_not_follow_one_another_in_turn_do_not_count() -> None:
+    """A failed, and was measured when the machine had become faster."""
+    run = made_run(lambda p: 50.0 * (2.0 if p.arm == "A" and p.block < 3 else 1.0) * (1 + 0.001 * p.slot), blocks=5)
+    late = {load: 100 + load for load in range(1, 13)}
+    samples = tuple(
+        msgspec.structs.replace(s, load=late.get(s.load, s.load) if s.planned.arm == "A" else s.load)
+        for s in run.samples
+    )
+    assert effect_of(run.samples).verdict == "can't tell apart"
+    effect = effect_of(samples)
+    assert len(effect.by_block) == 2
+    assert effect.ratio == pytest.approx(1.0, rel=0.01)
+    assert load_noise(samples)["decode"].pairs == 4
+    cautions = outcome(msgspec.structs.replace(run, samples=samples)).cautions
+    assert any(caution.startswith("3 blocks left out of the comparison") for caution in cautions)
+    assert len(effect_of(samples, method="resident").by_block) == 5

@@ -83,7 +83,7 @@ def compare(
 
 
 def _effect(samples: Sequence[Sample], metric: Metric, method: Method, known: LoadNoise | None) -> Effect:
-    sums = _sums(samples, metric)
+    sums = _sums(in_turn(samples) if method == "fresh" else samples, metric)
     effects = [effect for block in sorted(sums) if (effect := _block_effect(sums[block])) is not None]
     out = Effect(metric=metric, by_block=tuple(effects))
     if not effects:
@@ -142,7 +142,8 @@ def course(effect: Effect) -> tuple[Step, ...]:
 
 def load_noise(samples: Sequence[Sample]) -> dict[Metric, LoadNoise]:
     """How much fresh loads of one arm differed within a block, by metric."""
-    found = {metric: _noise(_sums(samples, metric)) for metric in METRICS}
+    whole = in_turn(samples)
+    found = {metric: _noise(_sums(whole, metric)) for metric in METRICS}
     return {metric: noise for metric, noise in found.items() if noise is not None}
 
 
@@ -155,6 +156,25 @@ def pool(noises: Iterable[Mapping[Metric, LoadNoise]]) -> dict[Metric, LoadNoise
             squares[metric] += each.sd**2 * each.pairs
             pairs[metric] += each.pairs
     return {metric: LoadNoise(sd=math.sqrt(squares[metric] / count), pairs=count) for metric, count in pairs.items()}
+
+
+def out_of_turn(samples: Iterable[Sample]) -> frozenset[int]:
+    """Blocks of fresh loads that did not follow one another as planned, since an arm failed and was loaded later.
+
+    What changed on the machine in between is no difference of the arms.
+    """
+    loads: dict[int, dict[int, int]] = defaultdict(dict)
+    for sample in samples:
+        slots = loads[sample.planned.block]
+        slots[sample.planned.slot] = min(sample.load, slots.get(sample.planned.slot, sample.load))
+    in_order = {block: [slots[slot] for slot in sorted(slots)] for block, slots in loads.items()}
+    return frozenset(block for block, order in in_order.items() if order != sorted(order))
+
+
+def in_turn(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The samples of all other blocks."""
+    left_out = out_of_turn(samples)
+    return [sample for sample in samples if sample.planned.block not in left_out] if left_out else samples
 
 
 # ── sums and pairs ────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from workbench.domain.comparison import Effect, LoadNoise, Metric, compare, speed
+from workbench.domain.comparison import Effect, LoadNoise, Metric, compare, out_of_turn, speed
 from workbench.domain.duty import SHORT_S
 from workbench.domain.layout import on_one_server
 from workbench.domain.memory import with_sizes
@@ -209,6 +209,9 @@ def _cautions(run: Run, arms: Sequence[ArmOutcome], known: Mapping[Metric, LoadN
     out += _of_servers(run)
     if header.kind == "ab":
         out += _between(header)
+        if header.method == "fresh" and (odd := len(out_of_turn(run.samples))):
+            out.append(f"{odd} block{'' if odd == 1 else 's'} left out of the comparison: the arms were not loaded in "
+                       "turn there, since one failed and was measured later")
         if header.added:
             blocks = sum(header.added)
             out.append(f"{blocks} of the blocks {'was' if blocks == 1 else 'were'} added after a look at the result, "
