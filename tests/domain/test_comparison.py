@@ -9,7 +9,7 @@ from scipy import stats
 from tests.benchmarks.calibration import calibrate
 from tests.runs import TWO_PROMPTS, Speed, made_run, sample
 from workbench.cli.outcome import outcome_text
-from workbench.domain.comparison import Effect, LoadNoise, Metric, compare, load_noise, pool, speed
+from workbench.domain.comparison import Effect, LoadNoise, Metric, compare, course, load_noise, pool, speed
 from workbench.domain.outcome import outcome
 from workbench.domain.samples import Method, Planned, Sample
 
@@ -199,6 +199,7 @@ def test_blocks_whose_loads_did_not_follow_one_another_in_turn_do_not_count() ->
     assert effect_of(run.samples).verdict == "can't tell apart"
     effect = effect_of(samples)
     assert len(effect.by_block) == 2
+    assert [step.block for step in course(effect)] == [3, 4]
     assert effect.ratio == pytest.approx(1.0, rel=0.01)
     assert load_noise(samples)["decode"].pairs == 4
     cautions = outcome(msgspec.structs.replace(run, samples=samples)).cautions

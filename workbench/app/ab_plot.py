@@ -57,7 +57,7 @@ class RatioPlot(_Plot):
         plt, lines = self.plt, self.size.height - 1
         apart = max(1, min(3, (lines - 1) // max(1, self._blocks - 1))) if self._blocks > 1 else 1
         fit = (lines - 1) // apart + 1
-        first = max(0, self._blocks - fit) if len(self._steps) > fit else 0
+        first = max(0, self._blocks - fit) if self._steps and self._steps[-1].block >= fit else 0
         rows = {block: lines - (block - first) * apart for block in range(first, min(self._blocks, first + fit))}
         low, high = self._range()
         plt.xlim(low, high)
@@ -69,7 +69,7 @@ class RatioPlot(_Plot):
             for edge in (factor(-self._floor), factor(self._floor)):
                 if low <= edge <= high:
                     plt.plot([edge, edge], [1, lines], marker=".", color=_GREY)
-        known = [(self._steps[block], row) for block, row in rows.items() if block < len(self._steps)]
+        known = [(step, rows[step.block]) for step in self._steps if step.block in rows]
         for step, row in known:
             self._draw_interval(step, row, low, high)
         plt.plot([1, 1], [1, lines], marker=":", color=_GREY)

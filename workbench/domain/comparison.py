@@ -37,14 +37,15 @@ class LoadNoise(msgspec.Struct, frozen=True, kw_only=True):
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """One metric of B against A.
 
-    `by_block` has the log ratio of each block. `low` and `high` are the 95 % interval of
-    `ratio`. `floor` is the A/A noise floor as a log ratio: what two equal arms may show with as
-    many blocks. `more_blocks` would settle it if what is seen now is true; None where it is
-    settled, or where nothing below MOST_BLOCKS would.
+    `by_block` has the log ratio of each block that is whole, `numbers` which these are (from 0).
+    `low` and `high` are the 95 % interval of `ratio`. `floor` is the A/A noise floor as a log
+    ratio: what two equal arms may show with as many blocks. `more_blocks` would settle it if
+    what is seen now is true; None where it is settled, or where nothing below MOST_BLOCKS would.
     """
 
     metric: Metric
     by_block: tuple[float, ...]
+    numbers: tuple[int, ...] = ()
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
@@ -84,8 +85,9 @@ def compare(
 
 def _effect(samples: Sequence[Sample], metric: Metric, method: Method, known: LoadNoise | None) -> Effect:
     sums = _sums(in_turn(samples) if method == "fresh" else samples, metric)
-    effects = [effect for block in sorted(sums) if (effect := _block_effect(sums[block])) is not None]
-    out = Effect(metric=metric, by_block=tuple(effects))
+    found = {block: effect for block in sorted(sums) if (effect := _block_effect(sums[block])) is not None}
+    effects = list(found.values())
+    out = Effect(metric=metric, by_block=tuple(effects), numbers=tuple(found))
     if not effects:
         return out
     mean = statistics.fmean(effects)
@@ -113,9 +115,10 @@ def _effect(samples: Sequence[Sample], metric: Metric, method: Method, known: Lo
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """What was known after a block: its own ratio, and the mean so far with its 95 % interval.
 
-    `low` and `high` are None after the first.
+    `block` counts from 0. `low` and `high` are None after the first.
     """
 
+    block: int
     ratio: float
     mean: float
     low: float | None
@@ -131,6 +134,7 @@ def course(effect: Effect) -> tuple[Step, ...]:
         half = _half_width(statistics.stdev(logs), n, n - 1) if n > 1 else None
         out.append(
             Step(
+                block=effect.numbers[n - 1],
                 ratio=factor(logs[-1]),
                 mean=factor(mean),
                 low=None if half is None else factor(mean - half),
