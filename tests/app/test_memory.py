@@ -37,8 +37,8 @@ async def test_the_next_start_is_as_the_last_one_was_left(tmp_path: Path, monkey
     app = remembered(path)
     async with running(app, (80, 24)):
         assert app.theme == "textual-light"
-        assert app.main.where == "cards"
-        assert not app.main.query_one(Tabs).chat
+        assert app.main.where == "prompt"
+        assert app.main.query_one(Tabs).chat
         assert app.main.cards.compact is app.memory.state.compact is not None
         assert app.main.chat.prompt.text == "half a thought"
 
@@ -53,13 +53,12 @@ async def test_themes_draw_the_screen_and_are_remembered(tmp_path: Path) -> None
             assert app.memory.state.theme == theme
 
 
-async def test_a_theme_that_is_gone_and_a_pane_that_is_gone_do_no_harm(tmp_path: Path) -> None:
+async def test_a_theme_that_is_gone_does_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "screen.json"
-    path.write_text('{"version": 1, "theme": "of-another-time", "pane": "attic"}')
+    path.write_text('{"version": 1, "theme": "of-another-time"}')
     app = remembered(path)
     async with running(app):
         assert app.theme in app.available_themes
-        assert app.main.where == "prompt"
 
 
 async def test_a_damaged_state_is_told_and_stops_nothing(tmp_path: Path) -> None:

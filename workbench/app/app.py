@@ -196,7 +196,7 @@ class WorkbenchApp(Actions, inherit_bindings=False):
             self.set_timer(HINT_S, lambda: self.main.status.forget(hint))
 
     def exit(self, *args: Any, **kwargs: Any) -> None:
-        """End, remembering where the user was."""
+        """End, remembering what was not sent."""
         if not self._over and isinstance(self.screen_stack[0], MainScreen) and self.main.is_mounted:
             self._keep(**self.main.state)
         super().exit(*args, **kwargs)

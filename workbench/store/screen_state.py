@@ -17,7 +17,7 @@ UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
 class ScreenState(msgspec.Struct, frozen=True, kw_only=True):
-    """Left out is whatever the user has not chosen. `pane` has the focus, `unsent` is what the prompt held.
+    """Left out is whatever the user has not chosen. `unsent` is what the prompt held.
 
     `compact` is whether cards take one line each, None by the room there is; `told` are the hints
     that were shown.
@@ -25,7 +25,6 @@ class ScreenState(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = VERSION
     theme: str | None = None
-    pane: str = "prompt"
     compact: bool | None = None
     meters_off: bool = False
     unsent: str = ""

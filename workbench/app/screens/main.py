@@ -96,18 +96,16 @@ class MainScreen(Screen[None]):
         self.set_focus(pane)
 
     def restore(self, state: ScreenState) -> None:
-        """As it was left."""
+        """As it was left, but for the focus: letters typed at once are a prompt."""
         self.cards.compact, self.cards.off = state.compact, state.meters_off
         if state.unsent and not self.chat.prompt.text:
             self.chat.prompt.fill(state.unsent, None)
-        if state.pane in PANES:
-            self.go_to(self.pane(state.pane))
 
     @property
     def state(self) -> dict[str, object]:
         """What of it a next start restores, beside what was remembered when it was chosen."""
         prompt = self.chat.prompt
-        return {"pane": self.where, "unsent": "" if prompt.editing is not None else prompt.text}
+        return {"unsent": "" if prompt.editing is not None else prompt.text}
 
     def next_pane(self, by: int) -> None:
         """The next pane, or the one before."""
