@@ -38,7 +38,10 @@ class Voice:
             self.tell(events.Notice(str(error)))
 
     def complain(self, error: Exception, layout: Layout | None) -> None:
-        """Tell of a failure, once; `layout` is what serves all the same, as far as is known of a server."""
+        """Tell of a failure, once; `layout` is what serves all the same, as far as is known of a server.
+
+        A LookupError refuses what was asked for, and a cancelled load was asked for: these are no problems.
+        """
         if error is self._told:
             return
         self._told = error
@@ -46,6 +49,8 @@ class Voice:
         serving = layout.label() if layout is not None and known else None
         if isinstance(error, LoadCancelled):
             self.tell(events.Notice("The load was cancelled."))
+        elif type(error) is LookupError:
+            self.tell(events.Notice(str(error)))
         elif isinstance(error, EngineError):
             self.tell(
                 events.Problem(
