@@ -29,6 +29,7 @@ from workbench.app.screens.dialog import Dialog
 from workbench.app.screens.help import ABOUT
 from workbench.app.screens.main import MainScreen
 from workbench.app.screens.runs import RunsScreen
+from workbench.app.screens.save_as import SaveAsScreen
 from workbench.app.screens.topology import TopologyScreen
 from workbench.app.user_keys import own_keys, read_keymap
 from workbench.engines.scripted import Script
@@ -37,7 +38,8 @@ from workbench.store.documents import DocumentError
 OWNERS: dict[Where, type] = {
     "anywhere": MainScreen, "prompt": Prompt, "chat": ChatLog, "cards": CardsPane, "split": SplitPane,
     "change": ChangePane, "setup": SetupScreen, "result": ABScreen, "runs": RunsScreen, "app": WorkbenchApp,
-    "context": ContextScreen, "card": CardDetailScreen, "topology": TopologyScreen, "dialog": Dialog,
+    "context": ContextScreen, "card": CardDetailScreen, "topology": TopologyScreen, "saving": SaveAsScreen,
+    "dialog": Dialog,
 }  # fmt: skip
 PLAIN = Keymap()
 

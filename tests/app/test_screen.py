@@ -146,17 +146,28 @@ async def test_saving_asks_for_a_name_and_shows_what_is_wrong(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "layouts").mkdir()
     (tmp_path / "layouts" / "taken.yaml").write_text("name: taken")
+    (tmp_path / "layouts" / f"{LAYOUT.name}.yaml").touch()
     app = make_app(Script(tok_s=0))
     async with running(app) as pilot:
         await pilot.press("ctrl+s")
         await until(pilot, lambda: isinstance(app.screen, SaveAsScreen))
         name = app.screen.query_one(Input)
-        assert name.value == LAYOUT.name
+        goes = app.screen.query_one("#goes", Static)
+        assert name.value == f"{LAYOUT.name}-2"
+        await until(pilot, lambda: str(goes.render()) == f"→ layouts/{LAYOUT.name}-2.yaml")
         name.value = "taken"
         await pilot.press("enter")
         wrong = app.screen.query_one("#wrong", Static)
         await until(pilot, lambda: "exists already" in str(wrong.render()))
-        name.value = "mine"
+        await pilot.press("enter")
+        assert "is there already; ^o overwrites it" in str(goes.render())
+        assert (tmp_path / "layouts" / "taken.yaml").read_text() == "name: taken"
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: app.screen is app.main)
+        assert "model:" in (tmp_path / "layouts" / "taken.yaml").read_text()
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: isinstance(app.screen, SaveAsScreen))
+        app.screen.query_one(Input).value = "mine"
         await pilot.press("enter")
         await until(pilot, lambda: app.screen is app.main)
         assert "saved:" in status(app)

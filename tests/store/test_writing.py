@@ -15,7 +15,7 @@ from workbench.domain.layout import CacheType, Context, EngineName, Layout
 from workbench.domain.rules import check_layout
 from workbench.domain.split import MODES, Split, Virtual
 from workbench.store.documents import DocumentError, read_layout
-from workbench.store.writing import file_name, layout_yaml, save_layout, save_named
+from workbench.store.writing import file_name, free_name, layout_yaml, save_layout, save_named
 
 text = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.strip)
 shares = st.lists(st.floats(0, 1e6, allow_subnormal=False) | st.integers(0, 99).map(float), min_size=1, max_size=4)
@@ -138,3 +138,14 @@ def test_a_layout_is_saved_under_a_name_near_by_where_there_is_a_folder_else_in_
     assert read_layout(path).name == "my split"
     with pytest.raises(DocumentError, match="exists already"):
         save_named(msgspec.structs.replace(layout, model="other.gguf"), "my split")
+
+
+def test_a_free_name_is_that_of_no_file_in_either_folder(
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, name in ((tmp_path, "even.yaml"), (own_home / "config", "even-2.yml")):
+        (folder / "layouts").mkdir(parents=True)
+        (folder / "layouts" / name).touch()
+    assert free_name("odd") == "odd"
+    assert free_name("even") == "even-3"

@@ -26,7 +26,7 @@ from workbench.app.screens.save_as import SaveAsScreen
 from workbench.domain.layout import Context, Layout
 from workbench.lab.rooms import Running
 from workbench.lab.session import Session
-from workbench.store.writing import save_named
+from workbench.store.writing import free_name, path_of, save_named
 
 if TYPE_CHECKING:
     from workbench.app.ab_desk import Desk
@@ -119,7 +119,8 @@ class Actions(App[None]):
             if path is not None:
                 self.say(f"saved: {path}")
 
-        self.push_screen(SaveAsScreen("Save as a layout", layout.name, partial(save_named, layout)), saved)
+        save = partial(save_named, layout)
+        self.push_screen(SaveAsScreen("Save as a layout", free_name(layout.name), save, path_of), saved)
 
     # ── A/B ───────────────────────────────────────────────────────────────────────────────
     def action_compare(self) -> None:

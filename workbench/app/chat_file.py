@@ -18,19 +18,20 @@ def suggested_name(now: datetime) -> str:
     return f"chat-{now:%Y%m%d-%H%M}.md"
 
 
-def save_chat(conversation: Conversation, title: str, name: str) -> Path:
-    """Write all turns to a new file, as its ending says: `.md`, or `.jsonl` with one turn a line.
+def save_chat(conversation: Conversation, title: str, name: str, *, overwrite: bool = False) -> Path:
+    """Write all turns to a file, as its ending says: `.md`, or `.jsonl` with one turn a line.
 
-    Raises DocumentError for another ending, a file that is there already, and what the disk refuses.
+    Raises DocumentError for another ending, a file that is there already unless it may overwrite,
+    and what the disk refuses.
     """
     path = Path(os.path.expanduser(name))
     if path.suffix not in (".md", ".jsonl"):
         raise DocumentError(path, None, None, "should end in .md for Markdown or in .jsonl for JSON lines")
     text = as_markdown(conversation, title) if path.suffix == ".md" else as_jsonl(conversation)
     try:
-        write_atomically(path, text.encode(), overwrite=False)
+        write_atomically(path, text.encode(), overwrite=overwrite)
     except FileExistsError:
-        raise DocumentError(path, None, None, "exists already; choose another name") from None
+        raise DocumentError(path, None, None, "exists already; choose another name or overwrite it") from None
     except OSError as error:
         raise DocumentError(path, None, None, f"cannot be written: {error.strerror}; choose another folder") from None
     return path.resolve()

@@ -9,10 +9,10 @@ from textual.binding import Binding
 
 Where = Literal[
     "app", "anywhere", "prompt", "chat", "cards", "split", "change", "setup", "result", "runs", "context", "card",
-    "topology", "dialog",
+    "topology", "saving", "dialog",
 ]  # fmt: skip
 
-ALONE: tuple[Where, ...] = ("setup", "result", "runs", "context", "card", "topology", "dialog")
+ALONE: tuple[Where, ...] = ("setup", "result", "runs", "context", "card", "topology", "saving", "dialog")
 """Screens of their own, where the main screen's keys do nothing; those of `app` work there too."""
 
 
@@ -138,6 +138,7 @@ KEYS: tuple[Key, ...] = (
     Key("right", "other(1)", "the next card", "card", called="next"),
     Key("q", "close", "close", "card"),
     Key("t,q", "close", "close", "topology"),
+    Key("ctrl+o", "overwrite", "overwrite the file of that name", "saving"),
     Key("escape", "close", "close", "dialog", fixed=True),
     Key("f1", "help", "help", "dialog"),
 )

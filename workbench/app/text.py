@@ -1,7 +1,9 @@
 """Text in the cells of the screen, and which of a reply is thinking."""
 
+import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
 
@@ -21,6 +23,13 @@ def column(text: str, width: int) -> str:
     """The same, filled up with blanks to the width."""
     text = one_line(text, width)
     return text + " " * (width - cell_len(text))
+
+
+def shorter(path: Path) -> str:
+    """A path with the home folder as `~`."""
+    home = os.path.expanduser("~")
+    text = str(path)
+    return f"~{text[len(home):]}" if text.startswith(f"{home}/") else text
 
 
 def parts(reply: str, *, finished: bool) -> list[tuple[bool, str]]:

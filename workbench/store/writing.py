@@ -1,5 +1,6 @@
 """Layouts out: readable YAML, written whole or not at all."""
 
+import itertools
 import os
 import re
 import tempfile
@@ -14,7 +15,7 @@ from workbench.domain.layout import Layout
 from workbench.domain.rules import check_layout
 from workbench.domain.split import Virtual
 from workbench.store.documents import DocumentError
-from workbench.store.places import places
+from workbench.store.places import documents, places
 from workbench.store.tree import plain
 
 
@@ -46,9 +47,20 @@ def save_named(layout: Layout, name: str, *, overwrite: bool = False) -> Path:
 
     Raises DocumentError, also for a name that is taken unless it may overwrite.
     """
+    return save_layout(msgspec.structs.replace(layout, name=name), path_of(name), overwrite=overwrite)
+
+
+def path_of(name: str) -> Path:
+    """Where a layout of that name is saved."""
     near, own = places().layouts
-    path = (near if near.is_dir() else own) / file_name(name)
-    return save_layout(msgspec.structs.replace(layout, name=name), path, overwrite=overwrite)
+    return (near if near.is_dir() else own) / file_name(name)
+
+
+def free_name(name: str) -> str:
+    """The name, or where a layout's file has it already, the first of NAME-2, NAME-3 … that is free."""
+    taken = {path.stem for path in documents(places().layouts)}
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return next(free for free in itertools.chain([name], numbered) if Path(file_name(free)).stem not in taken)
 
 
 def file_name(name: str) -> str:

@@ -51,6 +51,7 @@ ABOUT: dict[Where, tuple[str, str]] = {
         "Topology",
         "How each pair of cards is joined, and whether the driver lets them reach each other's memory.",
     ),
+    "saving": ("Save under a name", "Enter saves, and leaves a file that is there as it is."),
     "dialog": ("Lists and questions", "↑ ↓ choose, Enter takes what is chosen."),
     "anywhere": ("Everywhere", ""),
     "app": ("In dialogs too", ""),

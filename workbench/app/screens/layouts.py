@@ -1,6 +1,5 @@
 """The layout picker."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from textual.widgets.option_list import Option
 from workbench.app.keymap import keymap_of
 from workbench.app.outside import LayoutEntry
 from workbench.app.screens.dialog import Dialog
-from workbench.app.text import column, one_line
+from workbench.app.text import column, one_line, shorter
 from workbench.domain.layout import Layout
 from workbench.domain.text import flat
 
@@ -38,13 +37,6 @@ def files_of_namesakes(entries: Sequence[LayoutEntry]) -> list[str]:
     return [
         shorter(entry.path) if entry.layout is not None and names[entry.layout.name] > 1 else "" for entry in entries
     ]
-
-
-def shorter(path: Path) -> str:
-    """A path with the home folder as `~`."""
-    home = os.path.expanduser("~")
-    text = str(path)
-    return f"~{text[len(home):]}" if text.startswith(f"{home}/") else text
 
 
 class LayoutsScreen(Dialog[Layout]):
