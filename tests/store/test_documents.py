@@ -65,16 +65,18 @@ prompts:
   - {id: rivers, text: Write three sentences on rivers., max_tokens: 9, repeat: 2, depth: 512}
   - {id: no, system: You are terse., messages: [{role: user, content: Hello}]}
   - {id: fixed, synthetic: {prompt_tokens: 2048, max_tokens: 64}}
+  - {id: as-long, synthetic: {prompt_tokens: 2048}}
 """)
     prompts = read_prompt_set(path)
     assert prompts.defaults == Sampling(max_tokens=128, temperature=0, seed=1)
-    rivers, short, fixed = prompts.prompts
+    rivers, short, fixed, as_long = prompts.prompts
     assert (rivers.repeat, rivers.depth) == (2, 512)
     assert rivers.sampling(prompts.defaults).max_tokens == 9
     assert short.id == "no"
     assert short.conversation() == (Message("system", "You are terse."), Message("user", "Hello"))
     assert fixed.synthetic == Synthetic(prompt_tokens=2048, max_tokens=64)
     assert fixed.sampling(prompts.defaults).ignore_eos
+    assert (as_long.sampling(prompts.defaults).max_tokens, as_long.sampling(prompts.defaults).ignore_eos) == (128, True)
 
 
 def test_json_lines_read(tmp_path: Path) -> None:
@@ -244,7 +246,8 @@ def test_a_faulty_prompt_set_is_refused(tmp_path: Path, text: str, line: int, ke
 
 @pytest.mark.parametrize(("text", "line", "key", "words"), [
     ('{"prompt": "a"}\n{"prompt": \n', 2, None, ["not valid JSON", "one object a line"]),
-    ('\n\n{"promt": "a"}\n', 3, "prompts[0]", ["nothing to ask", "prompt"]),
+    ('\n\n{"promt": "a"}\n', 3, "prompts[0].promt", ["is no key", "did you mean `prompt`?"]),
+    ('{"seed": 1}\n', 1, "prompts[0]", ["nothing to ask", "prompt"]),
     ('{"prompt": "a", "sed": 1}\n', 1, "prompts[0].sed", ["did you mean `seed`?"]),
     ('{"prompt": "a", "prompt": "b"}\n', 1, "prompts[0]", ["`prompt` is given twice"]),
     ('{"prompt": "a"}\n[1]\n', 2, "prompts[1]", ["a list"]),

@@ -5,11 +5,11 @@ import msgspec
 from workbench.domain.conversation import Message, Sampling
 
 
-class Synthetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A made-up prompt of exactly `prompt_tokens`, answered with exactly `max_tokens`."""
+class Synthetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A made-up prompt of exactly `prompt_tokens`, answered with exactly `max_tokens`, the set's where it has none."""
 
     prompt_tokens: int
-    max_tokens: int
+    max_tokens: int | None = None
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -46,7 +46,9 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         own = {name: getattr(self, name) for name in Sampling.__struct_fields__}
         given = {name: value for name, value in own.items() if value is not None}
         if self.synthetic is not None:
-            given |= {"max_tokens": self.synthetic.max_tokens, "ignore_eos": True}
+            given["ignore_eos"] = True
+            if self.synthetic.max_tokens is not None:
+                given["max_tokens"] = self.synthetic.max_tokens
         return msgspec.structs.replace(defaults, **given)
 
 

@@ -256,7 +256,8 @@ def check_prompt(prompt: Prompt) -> list[Fault]:
         faults += _check_messages(prompt.messages, prompt.system is not None)
     if prompt.synthetic is not None:
         faults += _check_count("synthetic.prompt_tokens", prompt.synthetic.prompt_tokens, 1, "a count from 1 up")
-        faults += _check_count("synthetic.max_tokens", prompt.synthetic.max_tokens, 1, "a count from 1 up")
+        if prompt.synthetic.max_tokens is not None:
+            faults += _check_count("synthetic.max_tokens", prompt.synthetic.max_tokens, 1, "a count from 1 up")
         if prompt.system is not None:
             faults.append(Fault("system", "stands beside synthetic, which is the whole prompt; leave system out"))
         if prompt.max_tokens is not None:

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from workbench.domain.faults import Fault
+from workbench.domain.faults import Fault, nearest
 from workbench.domain.layout import Layout
-from workbench.domain.prompts import PromptSet
+from workbench.domain.prompts import Prompt, PromptSet
 from workbench.domain.rules import check_layout, check_prompt_set
 from workbench.domain.text import visible
 from workbench.store.fit import fit
@@ -158,5 +158,9 @@ def _prompt_entry(entry: dict[str, Any], path: Path, line: int, key: str) -> dic
     if "prompt" in entry and "text" in entry:
         raise DocumentError(path, line, f"{key}.text", "stands beside prompt, which means the same; keep one")
     if not entry.keys() & {"prompt", "text", "messages", "synthetic"}:
+        known = ("prompt", *Prompt.__struct_fields__)
+        for name in (name for name in entry if name not in known):
+            raise DocumentError(path, line, f"{key}.{name}", f"is no key of `{key}`{nearest(name, known)}; write for "
+                                                             'example {"prompt": "Hello"}')
         raise DocumentError(path, line, key, 'has nothing to ask; write for example {"prompt": "Hello"}')
     return {"id": f"line-{line}"} | {("text" if name == "prompt" else name): value for name, value in entry.items()}
