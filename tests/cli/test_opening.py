@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from workbench.app.opening import decide
+from workbench.cli.failures import CommandFailed
 from workbench.cli.opening import what_to_open
 from workbench.domain.layout import Layout
 from workbench.store.documents import DocumentError
@@ -31,6 +32,10 @@ def test_what_is_not_there_is_said_before_the_screen_opens(folder: Path, monkeyp
     monkeypatch.chdir(folder)
     with pytest.raises(DocumentError, match="small"):
         what_to_open("smal")
+    with pytest.raises(CommandFailed, match=r"no layout .*; did you mean `workbench doctor`\?"):
+        what_to_open("doctr", ["demo", "doctor"])
+    with pytest.raises(CommandFailed, match=r"did you mean `small`\? Or did you mean `workbench smell`\?"):
+        what_to_open("smal", ["smell"])
     with pytest.raises(ModelError, match=r"nothing\.gguf"):
         what_to_open("nothing.gguf")
     (folder / "text.gguf").write_text("no model")

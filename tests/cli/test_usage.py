@@ -198,3 +198,16 @@ def test_an_engine_error_names_card_and_sizes_once() -> None:
     assert describe(error) == "CUDA1: out of memory (2.0 GiB wanted, 0 MiB free)"
     assert describe(EngineError("CUDA1 is full", card="CUDA1")) == "CUDA1 is full"
     assert describe(EngineError("40.0 GiB is too much", wanted_mib=40960)) == "40.0 GiB is too much"
+
+
+def test_check_tells_what_the_model_has_not(workbench: Workbench, folder: Path) -> None:
+    small = (folder / "layouts" / "small.yaml").read_text()
+    (folder / "unknown.yaml").write_text(small.replace("smollm2", "smollm"))
+    (folder / "many.yaml").write_text(small.replace("20, 11", "23, 9"))
+    (folder / "elsewhere.yaml").write_text(small.replace("demo:smollm2", "~/models/of-another-machine.gguf"))
+    done = workbench("check", "unknown.yaml", "many.yaml", "elsewhere.yaml", "layouts/small.yaml")
+    assert done.returncode == Code.WRONG
+    unknown, many = done.stderr.splitlines()
+    assert unknown.startswith("unknown.yaml:2: model: there is no bundled model `demo:smollm`, did you mean")
+    assert many.startswith("many.yaml:4: split.layers: 23 + 9 = 32 layers are asked for, the model has 31 positions")
+    assert done.stdout == "elsewhere.yaml: sound\nlayouts/small.yaml: sound\n"

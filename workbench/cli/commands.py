@@ -119,7 +119,8 @@ def open_screen(target: str | None, resume: bool) -> None:
         )
     from workbench.cli.opening import what_to_open
 
-    opening = None if target is None else what_to_open(target)
+    known = [name for name, command in commands.commands.items() if not command.hidden]
+    opening = None if target is None else what_to_open(target, known)
     from workbench.app.run import run_app
 
     sys.exit(run_app(opening, resume=resume))
@@ -249,7 +250,8 @@ def cards(as_json: bool, watch: float | None, topology: bool) -> None:
 def check(files: Sequence[str]) -> None:
     """Check layouts, prompt sets, config.yaml and keymap.yaml.
 
-    One line for each fault names file, line and key, and what would be right.
+    One line for each fault names file, line and key, and what would be right. No model is
+    loaded; of one that is here its header is read, to count its layers.
 
     \b
     Examples:

@@ -14,9 +14,15 @@ class Fault(NamedTuple):
 
 def nearest(word: str, words: Iterable[str]) -> str:
     """`, did you mean X?` for the word nearest to a mistyped one; empty if none is near."""
+    near = nearest_word(word, words)
+    return "" if near is None else f", did you mean `{near}`?"
+
+
+def nearest_word(word: str, words: Iterable[str]) -> str | None:
+    """The word nearest to a mistyped one; None if none is near."""
     by_lower = {candidate.lower(): candidate for candidate in words}
     near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f", did you mean `{by_lower[near[0]]}`?" if near else ""
+    return by_lower[near[0]] if near else None
 
 
 def is_unprintable(text: str) -> bool:

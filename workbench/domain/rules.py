@@ -69,6 +69,15 @@ def _check_layers(split: Split, layers: Sequence[int], cards: int | None) -> lis
     return faults
 
 
+def check_positions(split: Split, n_layer: int) -> Fault | None:
+    """More counted layers than a model of `n_layer` layers has positions."""
+    layers, positions = split.layers or (), n_layer + 1
+    if sum(layers) <= positions:
+        return None
+    return Fault("layers", f"{' + '.join(map(str, layers))} = {sum(layers)} layers are asked for, the model has "
+                 f"{positions} positions ({n_layer} layers and the output)")
+
+
 def _check_shares(shares: Sequence[float], cards: int | None) -> list[Fault]:
     faults = _check_length("tensor_split", shares, cards, "shares")
     for at, share in enumerate(shares):

@@ -126,6 +126,11 @@ def _ggufs(folder: Path, seen: set[tuple[int, int]], depth: int) -> Iterator[Pat
                 yield Path(entry.path)
 
 
+def is_unknown_demo(model: str) -> bool:
+    """Whether it names a bundled model that there is not."""
+    return model.startswith("demo:") and model != DEMO
+
+
 def _demo_model() -> Path:
     spec = importlib.util.find_spec(_DEMO_PACKAGE)
     folders = list(spec.submodule_search_locations or ()) if spec else []
@@ -136,7 +141,7 @@ def _demo_model() -> Path:
 
 
 def _one_file(model: str) -> Path:
-    if model.startswith("demo:"):
+    if is_unknown_demo(model):
         raise ModelError(f"there is no bundled model `{model}`{nearest(model, [DEMO]) or f'; there is {DEMO}'}")
     path = Path(os.path.expanduser(model))
     try:
