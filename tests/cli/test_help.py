@@ -62,6 +62,7 @@ def complete(words: str, folder: Path) -> list[str]:
 def test_names_are_completed(folder: Path, own_home: Path) -> None:
     (folder / "layouts" / "broken.yaml").write_text("{")
     (own_home / "data" / "runs" / "20260101-000000-abc").mkdir(parents=True)
+    (own_home / "data" / "runs" / "20260101-000000-abc" / "run.json").touch()
     assert {"ab", "doctor", "small", "broken", "file"} <= set(complete("workbench ", folder))
     assert complete("workbench run sm", folder) == ["small", "file"]
     assert complete("workbench small --re", folder) == ["--resume"]
