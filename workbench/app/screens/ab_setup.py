@@ -16,6 +16,7 @@ from workbench.app.keymap import Where, bindings, keymap_of
 from workbench.app.outside import LayoutEntry
 from workbench.app.screens.ab_run import Plan
 from workbench.app.screens.dialog import Dialog
+from workbench.app.screens.layouts import broken_line
 from workbench.app.text import one_line
 from workbench.domain.duration import expected_s, loads_and_passes, roughly
 from workbench.domain.layout import Layout
@@ -77,6 +78,8 @@ class SetupScreen(Dialog[Plan]):
         self._line = 0
         self._choices: list[Choice] = []
         self._sets: list[PromptSet] = []
+        self._broken: dict[str, list[tuple[Path, str]]] = {}
+        """By line the documents that cannot be chosen there, and why."""
         self._a = self._b = self._set = 0
         self._blocks = DEFAULT_BLOCKS if known.again is None else known.again.blocks
         self._method: Method = "fresh" if known.again is None else known.again.method
@@ -100,12 +103,17 @@ class SetupScreen(Dialog[Plan]):
 
     @work(thread=True)
     def _read(self) -> None:
-        layouts = [entry.layout for entry in self._known.layouts() if entry.layout is not None]
-        sets = [document for _, document in self._known.sets() if isinstance(document, PromptSet)]
-        self.app.call_from_thread(self._show, layouts, sets)
+        self.app.call_from_thread(self._show, self._known.layouts(), self._known.sets())
 
-    def _show(self, layouts: Sequence[Layout], sets: Sequence[PromptSet]) -> None:
+    def _show(
+        self, entries: Sequence[LayoutEntry], documents: Sequence[tuple[Path, PromptSet | DocumentError]]
+    ) -> None:
         known, again = self._known, self._known.again
+        layouts = [entry.layout for entry in entries if entry.layout is not None]
+        sets = [document for _, document in documents if isinstance(document, PromptSet)]
+        broken = [(entry.path, entry.error) for entry in entries if entry.layout is None]
+        faulty = [(path, str(error)) for path, error in documents if isinstance(error, DocumentError)]
+        self._broken = {"A": broken, "B": broken, "prompts": faulty}
         first: list[Choice] = []
         if again is not None:
             first += [Choice(arm.layout, f"{arm.arm} of that run") for arm in again.arms]
@@ -140,7 +148,8 @@ class SetupScreen(Dialog[Plan]):
             none = "There is no layout: {layouts} lists them, {save_as} saves what runs as one."
             return keymap_of(self.app).words(none)
         if not self._sets:
-            return "There is no prompt set in ./prompts or in the configuration folder."
+            faulty = self._broken.get("prompts")
+            return faulty[0][1] if faulty else "There is no prompt set in ./prompts or in the configuration folder."
         plan = self.plan
         assert plan is not None
         try:
@@ -196,7 +205,7 @@ class SetupScreen(Dialog[Plan]):
                 self._set = at
             self._draw()
 
-        self.app.push_screen(ListScreen(line, values, now), chosen)
+        self.app.push_screen(ListScreen(line, values, now, self._broken[line]), chosen)
 
     def action_start(self) -> None:
         """Start, if it can."""
@@ -248,6 +257,10 @@ class SetupScreen(Dialog[Plan]):
             lines.append(Content("A and B are the same: this shows what equal loads differ by."))
         if len(plan.layouts) == 2 and plan.blocks < 2:
             lines.append(Content("A verdict needs two blocks."))
+        unusable = len(self._broken.get(LINES[self._line], ()))
+        if unusable:
+            why = keymap_of(self.app).words(f"✗ {unusable} more cannot be used: {{setup_list}} says why.")
+            lines.append(Content.styled(why, "$text-error"))
         if known.running is not None:
             lines.append(
                 Content.styled(
@@ -259,20 +272,25 @@ class SetupScreen(Dialog[Plan]):
 
 
 class ListScreen(Dialog[int]):
-    """All values of a line."""
+    """All values of a line, and below them what cannot be chosen, and why."""
 
-    def __init__(self, title: str, values: Sequence[Content], now: int) -> None:
+    def __init__(
+        self, title: str, values: Sequence[Content], now: int, broken: Sequence[tuple[Path, str]] = ()
+    ) -> None:
         super().__init__()
         self._title = title
         self._values = values
         self._now = now
+        self._broken = broken
 
     def compose(self) -> ComposeResult:
         """The list."""
         with Vertical(classes="dialog") as box:
             box.border_title = self._title
             box.border_subtitle = "Enter chooses · Esc closes"
-            yield OptionList(*(Option(value) for value in self._values), markup=False)
+            values = [Option(value) for value in self._values]
+            broken = [Option(broken_line(path, error), disabled=True) for path, error in self._broken]
+            yield OptionList(*values, *broken, markup=False)
 
     def on_mount(self) -> None:
         """The present value is highlighted."""

@@ -22,13 +22,16 @@ from workbench.domain.text import flat
 def describe(entry: LayoutEntry, width: int, where: str = "") -> Content:
     """Name, split and model of a layout, or `where` it lies instead of the model; or what is wrong with it."""
     if entry.layout is None:
-        return Content.styled(f"✗ {column(entry.path.name, 20)} ", "$text-error") + Content.styled(
-            flat(entry.error), "$text-muted"
-        )
+        return broken_line(entry.path, entry.error)
     layout = entry.layout
     model = one_line(Path(layout.model).name, max(10, width - 22 - 20 - 6))
     line = Content.styled(f"  {column(layout.name, 22)} ", "bold") + Content(f"{column(layout.label(), 18)} ")
     return line + Content.styled(one_line(where, max(10, width - 22 - 20 - 6)) if where else model, "$text-muted")
+
+
+def broken_line(path: Path, error: str) -> Content:
+    """A document that cannot be used, and why."""
+    return Content.styled(f"✗ {column(path.name, 20)} ", "$text-error") + Content.styled(flat(error), "$text-muted")
 
 
 def files_of_namesakes(entries: Sequence[LayoutEntry]) -> list[str]:
