@@ -56,13 +56,24 @@ def test_a_sample_bears_the_time_at_which_it_was_read_and_an_absent_reader_costs
     assert samples.qsize() == 2
 
 
-def test_without_json_a_sample_is_a_table() -> None:
-    (text,) = told([SNAPSHOT], CARDS, as_json=False)
-    head, first, second, host = text.split("\n")
-    assert head.split()[1:] == ["used", "total", "use", "power", "clock", "heat", "why", "slower"]
-    assert first.split() == ["CUDA0", "29.3", "GiB", "140.4", "GiB", "52%", "432", "W", "–", "–"]
+def test_without_json_a_sample_is_a_line_a_card() -> None:
+    head, rows = told([SNAPSHOT], CARDS, as_json=False)
+    first, second, host = rows.split("\n")
+    assert head.split() == ["time", "card", "used", "total", "use", "power", "clock", "heat", "why", "slower"]
+    assert first.split()[1:] == ["CUDA0", "29.3", "GiB", "140.4", "GiB", "52%", "432", "W", "–", "–"]
     assert second.endswith("lost")
     assert host.split()[:3] == ["host", "15.6", "GiB"]
+
+
+def test_the_head_comes_once_a_screenful_and_when_cards_change_and_columns_stay() -> None:
+    idle = msgspec.structs.replace(SAMPLE, used_mib=3, power_w=None, utilisation=0)
+    fewer = msgspec.structs.replace(SNAPSHOT, cards=(idle,))
+    said = [*told([SNAPSHOT, *[fewer] * 13], CARDS, as_json=False)]
+    heads = [at for at, text in enumerate(said) if text.startswith("time")]
+    assert heads == [0, 2, 14]
+    lines = "\n".join(said).split("\n")
+    assert len({line.index("140.4 GiB") for line in lines if "CUDA0" in line}) == 1
+    assert {line.index("power") for line in lines if line.startswith("time")} == {lines[1].index("432 W")}
 
 
 def test_the_topology_as_a_matrix_and_as_pairs() -> None:

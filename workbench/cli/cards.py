@@ -10,11 +10,13 @@ from typing import Any
 
 import click
 import msgspec
+from rich.cells import cell_len
 
 from workbench.cli.failures import say
 from workbench.cli.text import UNKNOWN, json_text, table
 from workbench.domain.card import Card, format_mib
 from workbench.domain.owners import Holder, divide
+from workbench.domain.text import flat
 from workbench.domain.topology import Topology
 from workbench.lab.cards import find_topology, inventory, watching
 from workbench.meters.sample import CardSample, Snapshot
@@ -22,6 +24,11 @@ from workbench.meters.sampler import Sampler
 
 UNREAD = 1000
 """So many samples wait for a reader that stands still."""
+SCREENFUL = 24
+"""After so many lines the head is told again."""
+HEAD = ("time", "card", "used", "total", "use", "power", "clock", "heat", "why slower")
+WIDTHS = (12, 6, 9, 9, 4, 6, 8, 6, 0)
+"""Cells of each column at first."""
 
 
 def print_cards(*, as_json: bool) -> None:
@@ -76,17 +83,23 @@ def endless(samples: Queue[Snapshot]) -> Iterator[Snapshot]:
 
 
 def told(samples: Iterable[Snapshot], cards: Sequence[Card], *, as_json: bool) -> Iterator[str]:
-    """Each sample as one JSON object on a line, or as a small table."""
+    """Each sample as one JSON object on a line, or as a line a card below a head for a screenful of them."""
     known = {card.name: card for card in cards}
+    columns, names, lines = Columns(), None, 0
     for snapshot in samples:
         age = timedelta(seconds=time.monotonic() - snapshot.at)  # what was printed may have waited for its reader
-        at = (datetime.now().astimezone() - age).isoformat(timespec="milliseconds")
+        at = datetime.now().astimezone() - age
         if as_json:
-            rows = [sample_object(sample, known.get(sample.name)) for sample in snapshot.cards]
-            whole = {"at": at, "cards": rows, "host": snapshot.host, "missing": snapshot.missing}
-            yield json_text(whole, one_line=True)
+            objects = [sample_object(sample, known.get(sample.name)) for sample in snapshot.cards]
+            whole = {"at": at.isoformat(timespec="milliseconds"), "cards": objects}
+            yield json_text(whole | {"host": snapshot.host, "missing": snapshot.missing}, one_line=True)
         else:
-            yield sample_table(at, snapshot)
+            rows, now = sample_rows(at, snapshot), [sample.name for sample in snapshot.cards]
+            if now != names or lines + len(rows) > SCREENFUL:
+                yield columns.line(HEAD)
+                names, lines = now, 1
+            lines += len(rows)
+            yield "\n".join(map(columns.line, rows))
 
 
 def sample_object(sample: CardSample, card: Card | None) -> dict[str, Any]:
@@ -100,13 +113,28 @@ def sample_object(sample: CardSample, card: Card | None) -> dict[str, Any]:
     return {"name": figures.pop("name"), **identity, **figures, "free_mib": sample.free_mib, "owners": owners}
 
 
-def sample_table(at: str, snapshot: Snapshot) -> str:
-    """One line a card below the time."""
-    rows: list[tuple[str, ...]] = [(at, "used", "total", "use", "power", "clock", "heat", "why slower")]
+class Columns:
+    """Lines in columns that are as wide as the widest that was in them; they only grow."""
+
+    def __init__(self) -> None:
+        self._widths = list(WIDTHS)
+
+    def line(self, cells: Sequence[str]) -> str:
+        """One line; two spaces between columns."""
+        cells = [flat(cell) for cell in cells]
+        self._widths = [max(width, cell_len(cell)) for width, cell in zip(self._widths, cells, strict=True)]
+        padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, self._widths, strict=True))
+        return "  ".join(padded).rstrip()
+
+
+def sample_rows(at: datetime, snapshot: Snapshot) -> list[tuple[str, ...]]:
+    """One line a card and one of the host, by HEAD; the time stands in the first."""
+    rows: list[tuple[str, ...]] = []
     for sample in snapshot.cards:
         state = "lost" if sample.lost else "asleep" if sample.asleep else ", ".join(sample.throttle or ())
         rows.append(
             (
+                "" if rows else f"{at:%H:%M:%S}",
                 sample.name,
                 *(UNKNOWN if size is None else format_mib(size) for size in (sample.used_mib, sample.total_mib)),
                 _figure(sample.utilisation, "%"),
@@ -118,8 +146,8 @@ def sample_table(at: str, snapshot: Snapshot) -> str:
         )
     host = snapshot.host
     used = format_mib(host.total_mib - host.available_mib)
-    rows.append(("host", used, format_mib(host.total_mib), _figure(host.cpu_percent, "%"), "", "", "", ""))
-    return table(rows)
+    figures = ("host", used, format_mib(host.total_mib), _figure(host.cpu_percent, "%"), "", "", "", "")
+    return [*rows, ("" if rows else f"{at:%H:%M:%S}", *figures)]
 
 
 def print_topology(*, as_json: bool) -> None:
