@@ -1,6 +1,7 @@
 """Runs: everything that shapes the samples of one replay or A/B."""
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -39,12 +40,17 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
-    """With what a run was made: versions by package, and the engine's own word on its build."""
+    """With what a run was made: versions by package, and the engine's own word on its build.
+
+    `llama_cpp` is its version and commit, `backends` are those it was built with; empty where unknown.
+    """
 
     versions: dict[str, str]
     supports_rpc: bool | None = None
     supports_gpu_offload: bool | None = None
     system_info: str = ""
+    llama_cpp: str = ""
+    backends: tuple[str, ...] = ()
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +101,14 @@ class ArmHeader(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.layout.name} ({self.layout.label()})"
 
 
+def told_apart(layouts: Sequence[Layout]) -> tuple[str, ...]:
+    """The layouts' names; where two have the same, each with its split."""
+    names = [layout.name for layout in layouts]
+    if len(set(names)) == len(names):
+        return tuple(names)
+    return tuple(f"{layout.name} ({layout.label()})" for layout in layouts)
+
+
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The file `run.json`. `created` is seconds since 1970.
 
@@ -114,6 +128,11 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     build: Build
     plan: tuple[Planned, ...]
     added: tuple[int, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What to call the arms, in their order: see `told_apart`."""
+        return told_apart([each.layout for each in self.arms])
 
     def arm(self, arm: Arm) -> ArmHeader:
         """One side. KeyError where the run has no such arm."""

@@ -12,7 +12,7 @@ from workbench.domain.comparison import LoadNoise, Metric, load_noise, pool
 from workbench.domain.layout import Layout, on_one_server
 from workbench.domain.outcome import Outcome, outcome
 from workbench.domain.prompts import PromptSet
-from workbench.domain.run import VERSION, Machine, Run, RunHeader, longer
+from workbench.domain.run import VERSION, Machine, Run, RunHeader, longer, told_apart
 from workbench.domain.samples import DEFAULT_BLOCKS, SALTS, Method, fits, plan_ab, plan_replay, too_long
 from workbench.lab.conditions import MeterReader
 from workbench.lab.kit import Kit, RealKit
@@ -85,7 +85,7 @@ class Experiment:
         plan = plan_replay(prompts, blocks, offset)
         if ab:
             plan = plan_ab(prompts, blocks, method, offset, one_server=one_server)
-        id_ = new_run_id(file_name("-vs-".join(layout.name for layout in layouts)).removesuffix(".yaml"))
+        id_ = new_run_id(file_name("-vs-".join(told_apart(layouts))).removesuffix(".yaml"))
         header = RunHeader(
             version=VERSION,
             id=id_,

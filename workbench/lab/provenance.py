@@ -16,7 +16,7 @@ from workbench.domain.run import ArmHeader, Build, CardFacts, Machine, ModelFile
 from workbench.domain.samples import Arm
 from workbench.domain.split import Virtual
 from workbench.engines.engine import EngineDied, Loaded
-from workbench.engines.llama.client import engine_facts
+from workbench.engines.llama.client import build_facts
 from workbench.engines.llama.process import worker_environment
 from workbench.meters.nvml import Nvml
 from workbench.store.models import parts_of
@@ -93,14 +93,18 @@ def _build() -> Build:
         except PackageNotFoundError:
             continue
     try:
-        facts = engine_facts(places().engine_log)
+        ready, built = build_facts(places().engine_log)
     except EngineDied:
         return Build(versions=versions)
     return Build(
         versions=versions,
-        supports_rpc=facts.supports_rpc,
-        supports_gpu_offload=facts.supports_gpu_offload,
-        system_info=facts.build.strip(" |"),
+        supports_rpc=ready.supports_rpc,
+        supports_gpu_offload=ready.supports_gpu_offload,
+        system_info=ready.build.strip(" |"),
+        llama_cpp=" ".join(
+            filter(None, (built.llama_version or built.ggml_version, built.commit and f"commit {built.commit}"))
+        ),
+        backends=built.backends,
     )
 
 

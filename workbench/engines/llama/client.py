@@ -226,7 +226,12 @@ def _raise(failed: wire.Failed) -> NoReturn:
 
 def list_devices(env: Mapping[str, str | None], log: Path) -> wire.Devices:
     """The devices that llama.cpp sees, from a worker that ends at once. Raises EngineDied."""
-    return _ask_once(env, log, (wire.ListDevices(),), wire.Devices)[0]
+    worker = WorkerProcess(worker_environment(env, virtual=False), log, on_end=lambda _: None)
+    try:
+        worker.send(wire.ListDevices())
+        return _next(worker, wire.Devices)
+    finally:
+        worker.close()
 
 
 def inspect_models(paths: Iterable[Path], log: Path) -> Iterator[wire.Inspected]:
@@ -251,9 +256,15 @@ def inspect_models(paths: Iterable[Path], log: Path) -> Iterator[wire.Inspected]
             worker.close()
 
 
-def engine_facts(log: Path) -> wire.Ready:
+def build_facts(log: Path) -> tuple[wire.Ready, wire.Described]:
     """What the installed llama.cpp was built with. Raises EngineDied."""
-    return _ask_once({}, log, (), wire.Ready)[0]
+    worker = WorkerProcess(worker_environment({}, virtual=False), log, on_end=lambda _: None)
+    try:
+        ready = _next(worker, wire.Ready)
+        worker.send(wire.Describe())
+        return ready, _next(worker, wire.Described)
+    finally:
+        worker.close()
 
 
 def examine(log: Path) -> tuple[wire.Ready, wire.Described, tuple[wire.Device, ...] | EngineDied]:
@@ -268,18 +279,6 @@ def examine(log: Path) -> tuple[wire.Ready, wire.Described, tuple[wire.Device, .
             return ready, described, _next(worker, wire.Devices).devices
         except EngineDied as error:
             return ready, described, error
-    finally:
-        worker.close()
-
-
-def _ask_once(
-    env: Mapping[str, str | None], log: Path, commands: tuple[wire.Command, ...], closing: type[_Closing]
-) -> list[_Closing]:
-    worker = WorkerProcess(worker_environment(env, virtual=False), log, on_end=lambda _: None)
-    try:
-        for command in commands:
-            worker.send(command)
-        return [_next(worker, closing) for _ in range(max(1, len(commands)))]
     finally:
         worker.close()
 
