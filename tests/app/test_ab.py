@@ -12,14 +12,16 @@ from textual.widgets import Digits, OptionList, Static
 
 from tests.app.ab_stage import ENTRIES, SINGLE, SPREAD, RatedKit, make_bench, over, result, write_sets
 from tests.app.stage import LAYOUT, ask, make_app, measured, running, until
-from workbench.app.ab_plot import RatioPlot
+from workbench.app.ab_plot import CurvePlot, RatioPlot
 from workbench.app.app import WorkbenchApp
 from workbench.app.outside import Outside
 from workbench.app.panes.views import Views
 from workbench.app.screens.ab_run import ABScreen
 from workbench.app.screens.ab_setup import ListScreen, SetupScreen
 from workbench.app.screens.runs import ComparedScreen, RunsScreen
+from workbench.domain.curve import Point, curve
 from workbench.domain.duration import roughly
+from workbench.domain.samples import Arm
 from workbench.engines.engine import LoadFailed
 from workbench.engines.scripted import Script
 from workbench.store.places import places
@@ -88,6 +90,9 @@ async def test_the_running_split_and_the_one_before_are_preset() -> None:
         done = await over(pilot, app)
         assert done.run is not None
         assert [arm.layout for arm in done.run.header.arms] == [LAYOUT, after]
+        # They have one name: what tells them apart stands in the run's id and in the tables.
+        assert done.run.header.id.count("-layer-") == 2
+        assert f"A: {LAYOUT.name} (layer" in text(app, "#details")
 
 
 async def test_after_going_back_the_pair_is_the_same_the_other_way() -> None:
@@ -127,6 +132,27 @@ async def test_lines_are_changed_and_listed_and_the_time_follows() -> None:
         assert "A alone" in text(app, "#setup-rows")
         await pilot.press("escape")
         assert app.screen is app.main
+
+
+async def test_a_prompt_set_that_cannot_be_used_is_listed_with_the_reason(folder: Path) -> None:
+    (folder / "prompts" / "torn.yaml").write_text("name: torn\nprompts: [{id: a, txt: Go on.}]\n")
+    app = stage(RatedKit())
+    async with running(app) as pilot:
+        screen = await set_up(pilot, app)
+        await pilot.press("down", "down")
+        assert "✗ 1 more cannot be used: l says why" in text(app, "#setup-about")
+        await pilot.press("l")
+        await until(pilot, lambda: isinstance(app.screen, ListScreen))
+        last = app.screen.query_one(OptionList).options[-1]
+        assert str(last.prompt).startswith("✗ torn.yaml")
+        assert "prompts[0].txt: is no key of `prompts[0]`, did you mean `text`?" in str(last.prompt)
+        await pilot.press("end", "enter")
+        await until(pilot, lambda: app.screen is screen)
+        assert screen.plan is not None
+        for path in (folder / "prompts").iterdir():
+            path.write_text("name: torn")
+        await pilot.press("escape", "f3")
+        await until(pilot, lambda: "prompts: is missing" in text(app, "#setup-rows"))
 
 
 async def test_a_prompt_that_does_not_fit_keeps_it_from_starting(folder: Path) -> None:
@@ -241,14 +267,13 @@ async def test_blocks_that_would_settle_it_are_added_by_a_key() -> None:
         assert effect is not None
         assert effect.verdict == "can't tell apart"
         assert effect.more_blocks is not None
-        added = min(effect.more_blocks, 8)
-        assert "more blocks would settle it: b adds" in text(app, "#words").replace("more block ", "more blocks ")
+        assert "Two blocks do not tell how many more would settle it: b adds 2" in text(app, "#words")
         await pilot.press("b")
         await until(pilot, lambda: screen.run and screen.run.header.added and not screen.running)
         assert screen.run is not None
         assert screen.folder is not None
-        assert screen.run.header.blocks == 2 + added
-        assert screen.run.header.added == (added,)
+        assert screen.run.header.blocks == 4
+        assert screen.run.header.added == (2,)
         assert read_run(screen.folder).missing == ()
         assert any("after a look" in caution for caution in screen.outcome.cautions)
         assert "after a look" in text(app, "#details")
@@ -439,6 +464,15 @@ async def test_a_run_that_cannot_be_read_is_listed_with_the_reason(own_home: Pat
         assert app.screen is app.main
 
 
+def two_points(arm: Arm) -> tuple[Point, Point]:
+    """The first where the other arm's is, the second apart."""
+    speed = 90.0 if arm == "A" else 60.0
+    return (
+        Point(prompt="near", arm=arm, tokens=64, value=100.0 + (arm == "B") * 0.01),
+        Point(prompt="far", arm=arm, tokens=512, value=speed),
+    )
+
+
 async def test_a_set_with_depths_has_a_curve() -> None:
     app = stage(RatedKit({"spread": 0.8}))
     async with running(app, (160, 48)) as pilot:
@@ -448,9 +482,15 @@ async def test_a_set_with_depths_has_a_curve() -> None:
         assert screen.run is not None
         assert screen.run.header.prompts.name == "deep"
         await pilot.pause()
-        drawn = str(screen.query_one("#curve-plot").render())
+        plot = screen.query_one(CurvePlot)
+        drawn = str(plot.render())
         assert drawn.isascii()
         assert (drawn.count("A"), drawn.count("B")) == (3, 3)
+        longest = max(point.tokens for point in curve(screen.run, "decode"))
+        assert str(longest) in drawn.splitlines()[-1].split()
+        plot.show([point for arm in ("A", "B") for point in two_points(arm)])
+        drawn = str(plot.render())
+        assert [drawn.count(mark) for mark in "AB*"] == [1, 1, 1]
 
 
 async def test_a_replay_of_one_layout() -> None:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,7 +81,10 @@ def test_an_ab_from_plan_to_report(workbench: Workbench, bench: Path, own_home: 
     assert json.loads(workbench("runs", "show", folder.name, "--json").stdout)["effects"] == value["effects"]
     report = workbench("runs", "export", "last", "--out", "report.md")
     assert report.returncode == Code.DONE
-    assert (bench / "report.md").read_text().startswith("### uneven (layer 3:1) ")
+    said = (bench / "report.md").read_text()
+    assert said.startswith(("### uneven (layer 3:1) is ", "### even (layer 1:1) and uneven (layer 3:1) can't be told"))
+    assert re.search(r"^- llama\.cpp .*built with .*RPC.*CPU", said, re.MULTILINE)
+    assert "- B, cards: virtual, of 200MiB, 200MiB: " in said
     bench_fields = json.loads(workbench("runs", "export", "last", "--as", "llama-bench").stdout)
     assert {row["tensor_split"] for row in bench_fields} == {"1/1", "3/1"}
     assert {row["n_prompt"] for row in bench_fields} >= {40, 0}
@@ -118,6 +122,8 @@ def test_a_replay(workbench: Workbench, bench: Path) -> None:
     done = workbench("replay", "even", "--prompts", "prompts/two.yaml", "--loads", "1", "--out", "run")
     assert done.returncode == Code.DONE, done.stderr
     assert done.stdout.startswith("even (layer 1:1)\n")
+    assert re.search(r"load 1 of 1: [\d.]+ tok/s in decode$", done.stderr, re.MULTILINE)
+    assert "block" not in done.stderr
     assert "every sample is in run" in done.stderr
     assert len(read_run(bench / "run").samples) == 2
     again = workbench("replay", "even", "--prompts", "two", "--out", "run")

@@ -11,9 +11,9 @@ from textual.content import Content
 from workbench.app.keymap import PLAIN, Keymap
 from workbench.app.text import one_line
 from workbench.domain import wording
-from workbench.domain.comparison import METRICS, Metric, compare, speed
+from workbench.domain.comparison import METRICS, Effect, Metric, compare, speed
 from workbench.domain.duration import block_s, roughly
-from workbench.domain.outcome import Outcome, first_difference
+from workbench.domain.outcome import Outcome, first_difference, why_apart
 from workbench.domain.run import Run
 from workbench.domain.samples import Sample
 from workbench.domain.text import clean
@@ -21,7 +21,8 @@ from workbench.store.exporters import how_measured
 
 MOST_ADDED = 8
 """So many blocks are added at once at most."""
-UNITS: dict[Metric, str] = {"prefill": "prefill tok/s", "decode": "decode tok/s", "ttft": "first token s"}
+SOME_ADDED = 2
+"""So many are added where nothing tells how many would settle it."""
 MUTED = "$text-muted"
 MOST = 60
 """A cell of a table is no wider."""
@@ -29,11 +30,11 @@ MOST = 60
 
 # ── the verdict ───────────────────────────────────────────────────────────────────────────
 def big(outcome: Outcome | None, metric: Metric) -> str:
-    """`-24.0%` where there is a verdict, for large digits; else nothing."""
+    """`-24.0%` or `7.2x` where there is a verdict, for large digits; else nothing."""
     effect = None if outcome is None else outcome.effect(metric)
     if effect is None or effect.verdict not in ("faster", "slower"):
         return ""
-    return wording.percent(effect.ratio).replace("−", "-").replace(" ", "")
+    return wording.by_how_much_short(effect).replace("−", "-").replace("×", "x").replace(" ", "")
 
 
 def verdict(run: Run, outcome: Outcome | None, metric: Metric, *, running: bool) -> Content:
@@ -53,9 +54,9 @@ def verdict(run: Run, outcome: Outcome | None, metric: Metric, *, running: bool)
     ]
     if effect is not None and effect.low is not None:
         floor = "" if effect.floor is None else f", noise floor {wording.floor(effect)}"
-        lines.append(Content(f"{wording.ratio(effect.ratio)} × A, 95 % interval {wording.interval(effect)}{floor}"))
+        lines.append(Content(f"{wording.effect_ratio(effect)} × A, 95 % interval {wording.interval(effect)}{floor}"))
         others = [each for each in outcome.effects if each.metric != metric]
-        also = " · ".join(f"{wording.NAMES[each.metric]}: {_short(each.verdict, each.ratio)}" for each in others)
+        also = " · ".join(f"{wording.NAMES[each.metric]}: {_short(each)}" for each in others)
         lines.append(Content.styled(also, MUTED))
     notes = [note for note in outcome.cautions if "did not load" not in note]
     if notes:
@@ -64,8 +65,9 @@ def verdict(run: Run, outcome: Outcome | None, metric: Metric, *, running: bool)
     return Content("\n").join(lines)
 
 
-def _short(verdict: str, ratio: float | None) -> str:
-    return f"{wording.percent(ratio)}, {verdict}" if verdict in ("faster", "slower") else verdict
+def _short(effect: Effect) -> str:
+    settled = effect.verdict in ("faster", "slower")
+    return f"{wording.by_how_much_short(effect)}, {effect.verdict}" if settled else effect.verdict
 
 
 def next_step(run: Run, outcome: Outcome, metric: Metric, keys: Keymap = PLAIN) -> str:
@@ -89,27 +91,30 @@ def next_step(run: Run, outcome: Outcome, metric: Metric, keys: Keymap = PLAIN) 
         return f"{use} loads the faster one, {one_line(better.label, MOST)}."
     if run.header.method == "resident":
         return f"One load an arm settles little: {again} measures again, with fresh loads."
+    said = wording.outlook(effect)
+    said = said[0].upper() + said[1:]
     if effect.more_blocks is None:
-        return "No number of blocks in reach would settle it: take either."
-    return f"About {_more_blocks(effect.more_blocks)} would settle it: {more} adds {_added(run, outcome, metric)}."
+        return f"{said}: take either."
+    take = ": take either, or" if _guessed(effect) and len(effect.by_block) >= wording.FEW_BLOCKS else ":"
+    return f"{said}{take} {more} adds {_added(run, outcome, metric)}."
 
 
 def added_blocks(outcome: Outcome, metric: Metric) -> int:
     """How many blocks the key adds."""
     effect = outcome.effect(metric)
-    wanted = None if effect is None else effect.more_blocks
-    return min(wanted or 1, MOST_ADDED)
+    if effect is None or effect.more_blocks is None:
+        return 1
+    return SOME_ADDED if _guessed(effect) else min(effect.more_blocks, MOST_ADDED)
+
+
+def _guessed(effect: Effect) -> bool:
+    """Whether nothing tells how many blocks would settle it."""
+    return len(effect.by_block) < wording.FEW_BLOCKS or wording.is_within_noise(effect)
 
 
 def _added(run: Run, outcome: Outcome, metric: Metric) -> str:
     number, each_s = added_blocks(outcome, metric), block_s(run)
-    effect = outcome.effect(metric)
-    them = "it" if number == 1 else "them" if effect is not None and effect.more_blocks == number else str(number)
-    return them if each_s is None else f"{them} (about {roughly(number * each_s)})"
-
-
-def _more_blocks(number: int) -> str:
-    return f"{number} more block{'' if number == 1 else 's'}"
+    return str(number) if each_s is None else f"{number} (about {roughly(number * each_s)})"
 
 
 def _compares(run: Run) -> bool:
@@ -118,7 +123,9 @@ def _compares(run: Run) -> bool:
 
 # ── the speeds ────────────────────────────────────────────────────────────────────────────
 def arms(run: Run) -> str:
-    """`A demo-single (none on card 0) · B demo-3-1 (layer 23:8)`."""
+    """`A demo-single (none on card 0) · B demo-3-1 (layer 23:8)`; of a replay without a letter."""
+    if not _compares(run):
+        return one_line(run.header.arms[0].label, MOST)
     return " · ".join(f"{arm.arm} {one_line(arm.label, MOST)}" for arm in run.header.arms)
 
 
@@ -126,21 +133,29 @@ def speeds(run: Run, outcome: Outcome | None, metric: Metric, width: int) -> Con
     """A row a metric: both arms by all samples so far, the effect by whole blocks. The chosen one is marked."""
     both = _compares(run)
     one = clean(run.header.arms[0].layout.name)
-    head = ["", f"{'A':>6}", f"{'B':>6}", "  B/A", "95 % interval", "floor", "verdict"] if both else ["", one]
+    head = ["", one, "by load"]
+    if both:
+        head = ["", f"{'A':>6}", f"{'B':>6}", "B/A speed", "95 % interval", "floor", "verdict"]
     rows = [head]
     for each in METRICS:
-        row = [UNITS[each], *(_speed(run, arm.arm, each) for arm in run.header.arms)]
+        row = [wording.UNITS[each], *(_speed(run, arm.arm, each) for arm in run.header.arms)]
+        if not both:
+            row.append(wording.UNKNOWN if outcome is None else wording.loads_range(outcome.arms[0], each))
         effect = None if outcome is None else outcome.effect(each)
         if both and effect is not None:
-            row += [wording.ratio(effect.ratio), wording.interval(effect), wording.floor(effect), effect.verdict]
+            row += [wording.effect_ratio(effect), wording.interval(effect), wording.floor(effect), effect.verdict]
         elif both:
             row += [wording.UNKNOWN] * 4
         rows.append(row)
-    if both and width < 90:
-        rows = [[*row[:5], row[6]] for row in rows]
-    if both and width < 74:
-        rows = [row[:5] for row in rows]  # the verdicts stand above
-    return table(rows, marked=METRICS.index(metric) + 1, left=(0, len(rows[0]) - 1) if len(rows[0]) > 5 else (0,))
+    marked = METRICS.index(metric) + 1
+    if not both:
+        return table(rows, marked=marked)
+    tables = [
+        table(rows, marked=marked, left=(0, 6)),
+        table([[*row[:5], row[6]] for row in rows], marked=marked, left=(0, 5)),
+        table([row[:5] for row in rows], marked=marked),  # the verdicts stand above
+    ]
+    return next((each for each in tables if max(map(cell_len, each.plain.splitlines())) <= width), tables[-1])
 
 
 def _speed(run: Run, arm: str, metric: Metric) -> str:
@@ -154,7 +169,7 @@ def blocks(run: Run, metric: Metric) -> Content:
     """A row a block: its order, both arms, the ratio of each metric; a load that failed on a row of its own."""
     both = _compares(run)
     ratios = [f"{'B/A ' if each == METRICS[0] else ''}{wording.NAMES[each]}" for each in METRICS]
-    head = ["block", "order", f"A {UNITS[metric]}", "B", *ratios] if both else ["load", UNITS[metric]]
+    head = ["block", "order", f"A {wording.UNITS[metric]}", "B", *ratios] if both else ["load", wording.UNITS[metric]]
     rows = [head]
     failures: list[str] = []
     for number in range(run.header.blocks):
@@ -169,11 +184,13 @@ def blocks(run: Run, metric: Metric) -> Content:
         else:
             rows.append([str(number + 1), *figures])
         failures += [
-            f"block {number + 1}: {load.arm} does not load: {clean(load.error)}"
+            f"{f'block {number + 1}: {load.arm}' if both else f'load {number + 1}'} does not load: {clean(load.error)}"
             for load in run.loads
             if load.block == number and load.error is not None
         ]
     content = table(rows, left=(0, 1) if both else (0,))
+    if both:
+        content = content + Content.styled("\nB/A are ratios of speeds: above 1 B is faster.", MUTED)
     for failure in failures:
         content = content + Content.styled(f"\n{failure}", "$text-error")
     return content
@@ -208,7 +225,9 @@ def outputs_head(run: Run, outcome: Outcome | None, at: int) -> Content:
     if parting.first is None:
         same = "one pair" if parting.compared == 1 else f"all {parting.compared} pairs"
         return head + Content(f"{same} the same, {wording.by_unit((parting,))}")
-    return head + Content(f"{wording.differing(parting.differ, parting.compared)}, here marked ▸")
+    said = f"{wording.differing(parting.differ, parting.compared)}, here marked ▸"
+    why = why_apart(run.header)
+    return head + Content(f"{said}; {why}" if why else said)
 
 
 def output(arm: str, sample: Sample | None, other: Sample | None) -> Content:
@@ -235,8 +254,7 @@ def details(run: Run, outcome: Outcome | None, folder: Path | None) -> Content:
     """What to be careful about, each arm's figures, and how it was measured."""
     parts = []
     if outcome is not None:
-        notes = [*outcome.cautions, *wording.outlooks(outcome), wording.outputs(outcome.partings)]
-        noted = [Content("- " + clean(note)) for note in notes if note]
+        noted = [Content("- " + clean(note)) for note in wording.notes(outcome)]
         if noted:
             parts.append(Content("\n").join(noted))
         rows = wording.arm_rows(outcome)

@@ -106,7 +106,7 @@ class RatioPlot(_Plot):
 
 
 class CurvePlot(_Plot):
-    """Speed against the tokens in the context, a letter an arm."""
+    """Speed against the tokens in the context, a letter an arm, a `*` where both are at one place."""
 
     def __init__(self) -> None:
         super().__init__(id="curve-plot")
@@ -128,7 +128,8 @@ class CurvePlot(_Plot):
         plt.xlim(0, farthest * 1.03)
         ticks = _ticks(0, most)
         plt.yticks(ticks, [f"{tick:.{_digits(ticks)}f}" for tick in ticks])
-        along = _ticks(0, farthest)
+        columns = max(2, self.size.width - 1 - max(len(f"{tick:.{_digits(ticks)}f}") for tick in ticks))
+        along = self._along(farthest * 1.03 / columns)
         plt.xticks(along, [f"{tick:.0f}" for tick in along])
         for arm, colour in _LETTER.items():
             points = [point for point in self._points if point.arm == arm]
@@ -136,6 +137,21 @@ class CurvePlot(_Plot):
                 across, up = [point.tokens for point in points], [point.value for point in points]
                 plt.plot(across, up, marker=".", color=colour)
                 plt.scatter(across, up, marker=arm, color=colour)
+        cells: dict[tuple[int, int], Point] = {}
+        for point in self._points:
+            column = math.floor(0.5 + (columns - 1) * point.tokens / (farthest * 1.03))
+            row = math.floor(0.5 + (self.size.height - 2) * point.value / (most * 1.05))
+            other = cells.setdefault((column, row), point)
+            if other.arm != point.arm:
+                plt.scatter([point.tokens], [point.value], marker="*", color="default")
+
+    def _along(self, column: float) -> list[float]:
+        """The points' own tokens, the last before others, as far as there is room; `column` is tokens a column."""
+        kept: list[float] = []
+        for tokens in sorted({point.tokens for point in self._points}, reverse=True):
+            if not kept or (kept[-1] - tokens) / column > len(f"{kept[-1]:.0f}") + 1:
+                kept.append(tokens)
+        return kept[::-1]
 
 
 def _ticks(low: float, high: float) -> list[float]:

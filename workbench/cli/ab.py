@@ -10,10 +10,11 @@ from workbench.cli.outcome import outcome_json, outcome_text
 from workbench.cli.streams import steered
 from workbench.domain.comparison import Effect
 from workbench.domain.duration import in_words
-from workbench.domain.outcome import Outcome
-from workbench.domain.samples import Method
+from workbench.domain.outcome import Outcome, called
+from workbench.domain.run import RunHeader
+from workbench.domain.samples import LoadRecord, Method
 from workbench.domain.text import flat
-from workbench.domain.wording import NAMES, verdict
+from workbench.domain.wording import IN, NAMES, tok_s, verdict
 from workbench.lab.ab import Experiment, PromptDoesNotFit, meter_reader
 from workbench.lab.kit import RealKit
 from workbench.lab.progress import BlockDone, LoadBegan, LoadEnded, RunBegan, RunEnded, RunEvent, SampleTaken
@@ -55,6 +56,7 @@ def resume_run(run: str, *, more_blocks: int = 0, as_json: bool) -> None:
 
 def follow(experiment: Experiment, watcher: "Watcher", *, as_json: bool) -> None:
     """Run to the end; Ctrl-C prints the result so far and ends with 130. Raises CommandFailed."""
+    watcher.header = experiment.run.header
     experiment.start()
     try:
         try:
@@ -77,7 +79,8 @@ def follow(experiment: Experiment, watcher: "Watcher", *, as_json: bool) -> None
 def _complain(outcome: Outcome) -> None:
     failed = [arm for arm in outcome.arms if arm.failure is not None]
     if failed:
-        raise CommandFailed("; ".join(f"{arm.arm} ({arm.name}) did not load: {arm.failure}" for arm in failed))
+        said = (f"{called(outcome.header, arm.arm)} did not load: {arm.failure}" for arm in failed)
+        raise CommandFailed("; ".join(said))
     if not any(arm.samples for arm in outcome.arms):
         raise CommandFailed("no sample counts: every one was left out")
 
@@ -89,6 +92,8 @@ class Watcher:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+        self.header: RunHeader | None = None
+        """Of the run that is watched, from before its start."""
         self._bar: Progress | None = None
         if sys.stderr.isatty():
             self._bar = Progress(
@@ -111,18 +116,20 @@ class Watcher:
                     self._bar.start()
                     self._bar.update(self._task, total=event.total, completed=event.done)
             case LoadBegan():
-                self._show(description=f"block {event.block + 1}, {event.arm} {event.split}: loading")
+                self._show(description=f"{self._where(event)}: loading")
             case LoadEnded(load):
                 what = "measuring" if load.error is None else "does not load"
-                self._show(description=f"block {load.block + 1}, {load.arm} {load.split}: {what}")
+                self._show(description=f"{self._where(load)}: {what}")
                 if load.error is not None:
-                    say(f"{load.arm} ({load.split}) does not load: {load.error}")
+                    who = load.split if self._alone else f"{load.arm} ({load.split})"
+                    say(f"{who} does not load: {load.error}")
             case SampleTaken():
                 left = "" if event.left_s is None else f"about {in_words(event.left_s)} left"
                 self._show(completed=event.done, left=left)
                 sample = event.sample
                 if sample.left_out is not None:
-                    say(f"{sample.planned.prompt} on {sample.planned.arm} left out: {sample.left_out}")
+                    where = "" if self._alone else f" on {sample.planned.arm}"
+                    say(f"{sample.planned.prompt}{where} left out: {sample.left_out}")
             case BlockDone(block, outcome):
                 if self._bar is None:
                     say(block_line(block, outcome))
@@ -135,6 +142,17 @@ class Watcher:
             self._bar.stop()
             self._bar = None
 
+    @property
+    def _alone(self) -> bool:
+        """Whether one layout is replayed, which has loads and no blocks or arms."""
+        return self.header is not None and self.header.kind == "replay"
+
+    def _where(self, load: LoadBegan | LoadRecord) -> str:
+        of = "" if self.header is None else f" of {self.header.blocks}"
+        if self._alone:
+            return f"load {load.block + 1}{of}, {load.split}"
+        return f"block {load.block + 1}{of}, {load.arm} {load.split}"
+
     def _show(self, *, description: str = "", **fields: object) -> None:
         if self._bar is not None:
             said = {"description": flat(description)} if description else {}
@@ -142,7 +160,12 @@ class Watcher:
 
 
 def block_line(block: int, outcome: Outcome) -> str:
-    """What is known after a block."""
+    """What is known after a block; of a replay after a load, by that load alone."""
+    if outcome.header.kind == "replay":
+        (arm,) = outcome.arms
+        decode = arm.by_load["decode"]
+        said = "did not load" if arm.failure is not None else f"{tok_s(decode[-1] if decode else None)} {IN['decode']}"
+        return f"load {block + 1} of {outcome.header.blocks}: {said}"
     done = f"block {block + 1} of {outcome.header.blocks}"
     if failed := [arm.arm for arm in outcome.arms if arm.failure is not None]:
         return f"{done}: {' and '.join(failed)} did not load"

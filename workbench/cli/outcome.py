@@ -12,10 +12,11 @@ from workbench.domain.outcome import Outcome
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """The headline, the speeds, the arms, and what to be careful about."""
+    """The headline, the speeds, the arms, the speeds by length, and what to be careful about."""
     parts = [wording.headline(outcome), table(wording.effect_rows(outcome)), table(wording.arm_rows(outcome))]
-    notes = [*wording.outlooks(outcome), wording.outputs(outcome.partings), *outcome.cautions]
-    parts.append("\n".join(f"- {note}" for note in notes if note))
+    if lengths := wording.length_rows(outcome):
+        parts.append(table(lengths))
+    parts.append("\n".join(f"- {note}" for note in wording.notes(outcome)))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -32,6 +33,7 @@ def outcome_json(outcome: Outcome, folder: Path) -> str:
         "prompts": header.prompts.name,
         "arms": msgspec.to_builtins(outcome.arms),
         "effects": {effect.metric: _effect(effect) for effect in outcome.effects},
+        "by_length": msgspec.to_builtins(outcome.lengths),
         "outputs": msgspec.to_builtins(outcome.partings),
         "cautions": outcome.cautions,
     }

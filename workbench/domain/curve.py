@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workbench.domain.comparison import Metric, speed
+from workbench.domain.comparison import METRICS, Metric, speed
 from workbench.domain.prompts import PromptSet
 from workbench.domain.run import Run
 from workbench.domain.samples import Arm
@@ -41,6 +41,37 @@ def curve(run: Run, metric: Metric) -> tuple[Point, ...]:
                 shown = 1 / value if metric == "ttft" else value
                 points.append(Point(prompt=prompt.id, arm=arm.arm, tokens=round(_mean(tokens)), value=shown))
     return tuple(sorted(points, key=lambda point: (point.arm, point.tokens)))
+
+
+class Length(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt: tokens in the context before the reply, and each metric's value by arm, None where unknown."""
+
+    prompt: str
+    tokens: int
+    values: dict[Metric, tuple[float | None, ...]]
+
+
+def lengths(run: Run) -> tuple[Length, ...]:
+    """The same as a table, the shortest first; empty for a set that is not made to show it."""
+    if not has_lengths(run.header.prompts):
+        return ()
+    found = {
+        metric: {(point.prompt, point.arm): point for point in curve(run, metric)} for metric in METRICS
+    }
+    tokens = {name: point.tokens for points in found.values() for (name, _), point in points.items()}
+    arms = [arm.arm for arm in run.header.arms]
+    rows = [
+        Length(
+            prompt=name,
+            tokens=count,
+            values={
+                metric: tuple(point.value if (point := points.get((name, arm))) else None for arm in arms)
+                for metric, points in found.items()
+            },
+        )
+        for name, count in tokens.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: row.tokens))
 
 
 def _mean(values: Sequence[int]) -> float:

@@ -7,12 +7,14 @@ from typing import Literal
 
 import msgspec
 
-from workbench.domain.comparison import Effect, LoadNoise, Metric, compare, out_of_turn, speed
+from workbench.domain.comparison import METRICS, Effect, LoadNoise, Metric, compare, out_of_turn, speed
+from workbench.domain.curve import Length, lengths
 from workbench.domain.duty import SHORT_S
 from workbench.domain.layout import on_one_server
 from workbench.domain.memory import with_sizes
 from workbench.domain.run import ArmHeader, Run, RunHeader
 from workbench.domain.samples import Arm, LoadRecord, Sample
+from workbench.domain.split import Virtual
 
 BUSY_SHARE = 0.5
 """A host whose load average exceeds its cores by more than this share is called busy."""
@@ -31,7 +33,8 @@ class ArmOutcome(msgspec.Struct, frozen=True, kw_only=True):
     `ttft_s` is a mean, `load_s` a median; `joules_per_token` counts all cards, of which each must tell,
     and all of a sample's energy, prefill too; `joules_approximate` says that samples were too
     short for the energy counters. `left_out` counts samples by the rule that left them out.
-    `failure` is why the arm does not load.
+    `by_load` has each load's speed by metric, seconds for the first token. `failure` is why the
+    arm does not load.
     """
 
     arm: Arm
@@ -44,6 +47,7 @@ class ArmOutcome(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tok_s: float | None
     decode_tok_s: float | None
     ttft_s: float | None
+    by_load: dict[Metric, tuple[float, ...]]
     load_s: float | None
     joules_per_token: float | None
     joules_approximate: bool
@@ -65,13 +69,14 @@ class Parting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's result so far. `effects` is empty without a second arm."""
+    """A run's result so far. `effects` is empty without a second arm, `lengths` where prompts are of one length."""
 
     header: RunHeader
     taken: int
     arms: tuple[ArmOutcome, ...]
     effects: tuple[Effect, ...]
     partings: tuple[Parting, ...]
+    lengths: tuple[Length, ...]
     cautions: tuple[str, ...]
 
     def effect(self, metric: Metric) -> Effect | None:
@@ -91,6 +96,7 @@ def outcome(run: Run, known: Mapping[Metric, LoadNoise] | None = None) -> Outcom
         arms=arms,
         effects=effects,
         partings=_partings(run) if both else (),
+        lengths=lengths(run),
         cautions=(*_cautions(run, arms, known), *run.problems),
     )
 
@@ -112,11 +118,20 @@ def _arm(header: ArmHeader, run: Run) -> ArmOutcome:
         prefill_tok_s=speed(samples, "prefill"),
         decode_tok_s=speed(samples, "decode"),
         ttft_s=None if first is None else 1 / first,
+        by_load={metric: _by_load(samples, metric) for metric in METRICS},
         load_s=statistics.median(times) if times else None,
         joules_per_token=_joules_per_token(samples),
         joules_approximate=_are_short(samples),
         peaks=_peaks(samples, good),
     )
+
+
+def _by_load(samples: Sequence[Sample], metric: Metric) -> tuple[float, ...]:
+    loads: dict[int, list[Sample]] = {}
+    for sample in samples:
+        loads.setdefault(sample.load, []).append(sample)
+    speeds = [found for of_load in loads.values() if (found := speed(of_load, metric)) is not None]
+    return tuple(1 / found if metric == "ttft" else found for found in speeds)
 
 
 def _failure(load: LoadRecord) -> str | None:
@@ -199,13 +214,42 @@ def first_difference(a: Sample, b: Sample) -> int | None:
     return min(len(ours), len(theirs))
 
 
+def why_apart(header: RunHeader) -> str:
+    """What it means that texts of the arms part; empty where nobody knows, as of a server."""
+    a, b = (arm.layout for arm in header.arms)
+    loaded = [arm.resolved for arm in header.arms]
+    if a.served_by is not None or b.served_by is not None or different_models(header):
+        return ""
+    modes = [layout.split.split_mode for layout in (a, b)]
+    reasons = []
+    if modes[0] != modes[1] and {*modes} != {"none", "layer"}:
+        reasons.append(f"modes {modes[0]} and {modes[1]}")
+    elif modes[0] == "tensor" and a.split.label() != b.split.label():
+        reasons.append("other shares in tensor mode")
+    if a.split.n_gpu_layers != b.split.n_gpu_layers:
+        reasons.append("other layers on the host")
+    if loaded[0] and loaded[1] and loaded[0].flash_attn != loaded[1].flash_attn:
+        reasons.append("flash attention in one of them")
+    differing = {
+        key: getattr(a.context, key) != getattr(b.context, key) for key in ("type_k", "type_v", "n_batch", "n_ubatch")
+    }
+    reasons += [f"another {key}" for key, differs in differing.items() if differs]
+    virtual = [isinstance(layout.split.cards, Virtual) for layout in (a, b)]
+    if a.split.cards != b.split.cards and not all(virtual):
+        reasons.append("other cards")
+    if reasons:
+        return f"the arithmetic is not the same ({', '.join(reasons)}), so texts may part"
+    return "this is unexpected: both arms have one model, and compute alike"
+
+
 # ── cautions ──────────────────────────────────────────────────────────────────────────────
 def _cautions(run: Run, arms: Sequence[ArmOutcome], known: Mapping[Metric, LoadNoise] | None) -> list[str]:
     header, out = run.header, []
     for arm in arms:
         if arm.failure is not None:
-            out.append(f"{arm.arm} ({arm.name}) did not load: {arm.failure}")
-        out += [f"{count} of {arm.arm}'s samples left out: {why}" for why, count in arm.left_out.items()]
+            out.append(f"{called(header, arm.arm)} did not load: {arm.failure}")
+        whose = f"of {arm.arm}'s samples" if header.kind == "ab" else "samples"
+        out += [f"{count} {whose} left out: {why}" for why, count in arm.left_out.items()]
     out += _of_servers(run)
     if header.kind == "ab":
         out += _between(header)
@@ -225,6 +269,12 @@ def _cautions(run: Run, arms: Sequence[ArmOutcome], known: Mapping[Metric, LoadN
     if busy and statistics.median(busy) > cores * (1 + BUSY_SHARE):
         out.append(f"the host was busy: a load average of {statistics.median(busy):.1f} on {cores} cores")
     return out
+
+
+def called(header: RunHeader, arm: Arm) -> str:
+    """`A (demo-even)`, where two have one name with the split; of a replay `demo-even`."""
+    names = {each.arm: name for each, name in zip(header.arms, header.names, strict=True)}
+    return f"{arm} ({names[arm]})" if header.kind == "ab" else names[arm]
 
 
 def different_models(header: RunHeader) -> bool:

@@ -5,6 +5,7 @@ import io
 import statistics
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -41,10 +42,12 @@ def markdown(outcome: Outcome) -> str:
     parts = [f"### {_escape(wording.title(outcome))}"]
     basis = wording.basis(outcome)
     if basis:
-        parts.append(f"{_escape(basis)}. Ratios are of speeds: above 1 B is faster, to the first token too.")
+        ratios = f"Ratios are of speeds: above 1 B is faster, to the first token too. {wording.PAIRED}"
+        parts.append(f"{_escape(basis)}. {ratios}")
     parts.append(_md_table(wording.effect_rows(outcome)))
-    notes = [*wording.outlooks(outcome), wording.outputs(outcome.partings), *outcome.cautions]
-    parts.append("\n".join(f"- {_escape(note)}" for note in notes if note))
+    if lengths := wording.length_rows(outcome):
+        parts.append(_md_table(lengths))
+    parts.append("\n".join(f"- {_escape(note)}" for note in wording.notes(outcome)))
     parts.append(_md_table(wording.arm_rows(outcome)))
     parts.append(
         "<details><summary>How it was measured</summary>\n\n"
@@ -89,6 +92,10 @@ def how_measured(header: RunHeader, taken: int) -> list[str]:
         lines.append(" ".join(filter(None, ("card", card.name, card.pci_bus_id, card.uuid))) + limit + driver)
     if header.build.versions:
         lines.append(", ".join(f"{package} {version}" for package, version in header.build.versions.items()))
+    build = header.build
+    if build.llama_cpp or build.backends:
+        backends = f", built with {', '.join(build.backends)}" if build.backends else ""
+        lines.append(f"llama.cpp {build.llama_cpp or 'of unknown version'}{backends}")
     if header.build.system_info:
         lines.append(header.build.system_info)
     for arm in header.arms:
@@ -105,10 +112,17 @@ def _arm_lines(arm: ArmHeader) -> Iterator[str]:
     if arm.resolved is not None:
         on = {True: "on", False: "off", None: "unknown"}[arm.resolved.flash_attn]
         model = arm.resolved.model
-        what = f"model of {model.size_bytes} bytes whose header has SHA-256 {model.header_sha256[:16]}…"
+        named = ", ".join(filter(None, (arm.resolved.model_name, arm.resolved.arch, arm.resolved.quantisation)))
+        what = (
+            f"model {named or 'without a name'}, file {PurePath(model.path).name} of {model.size_bytes} bytes, "
+            f"whose header has SHA-256 {model.header_sha256[:16]}…"
+        )
         if arm.resolved.server:
             what = f"{arm.resolved.server}, {model.path} {model.header_sha256[:16]}".rstrip()
         yield f"{arm.arm}, once loaded: n_ctx {arm.resolved.n_ctx or 'unknown'}, flash attention {on}, {what}"
+    cards = arm.layout.split.cards
+    if isinstance(cards, Virtual):
+        yield f"{arm.arm}, cards: virtual, of {', '.join(cards.virtual)}: llama.cpp RPC servers on the CPU, no GPUs"
     if arm.env:
         yield f"{arm.arm}, environment: " + ", ".join(f"{name}={value}" for name, value in arm.env.items())
 

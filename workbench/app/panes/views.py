@@ -14,7 +14,7 @@ from workbench.domain.comparison import Metric, course
 from workbench.domain.curve import curve, has_lengths
 from workbench.domain.outcome import Outcome
 from workbench.domain.run import Run
-from workbench.domain.wording import NAMES
+from workbench.domain.wording import NAMES, UNITS
 
 View = str
 TITLES: dict[View, str] = {
@@ -93,7 +93,8 @@ class Views(Vertical):
             self.query_one("#view-plot").border_title = f"B/A {NAMES[metric]} speed by block"
         if "lengths" in views:
             self.query_one(CurvePlot).show(curve(run, metric))
-            self.query_one("#view-lengths").border_title = f"{ab_draw.UNITS[metric]} by tokens in the context"
+            both = " · A, B, * both" if run.header.kind == "ab" else ""
+            self.query_one("#view-lengths").border_title = f"{UNITS[metric]} by tokens in the context{both}"
         self.query_one("#blocks", Static).update(ab_draw.blocks(run, metric))
         a, b, _ = ab_draw.pair(run, run.header.prompts.prompts[prompt].id)
         self.query_one("#outputs-head", Static).update(ab_draw.outputs_head(run, outcome, prompt))

@@ -159,11 +159,12 @@ class ABScreen(ResultScreen):
                 self.message = ""
                 self._doing = "begins"
             case LoadBegan(arm=arm, split=split):
-                self._doing, self._fraction = f"loading {arm}, {split}", 0.0
+                self._doing, self._fraction = f"loading {self._called(arm)}{split}", 0.0
             case LoadMoved(fraction=fraction):
                 self._fraction = fraction
             case LoadEnded(load):
-                self._doing = f"{load.arm} does not load" if load.error else f"measuring {load.arm}, {load.split}"
+                who = f"{self._called(load.arm)}{load.split}"
+                self._doing = f"{who} does not load" if load.error else f"measuring {who}"
                 self._fraction = None
             case SampleTaken(left_s=left_s):
                 self._left_s = left_s
@@ -179,6 +180,10 @@ class ABScreen(ResultScreen):
             self.draw_stage()
         else:
             self.draw()
+
+    def _called(self, arm: str) -> str:
+        """`A, `; of a replay nothing, which has one layout."""
+        return f"{arm}, " if self.run is not None and self.run.header.kind == "ab" else ""
 
     # ── what goes on ──────────────────────────────────────────────────────────────────────
     def stage(self) -> Content:
