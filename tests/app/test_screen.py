@@ -15,6 +15,7 @@ from workbench.app.screens.context_full import ContextFullScreen, larger_n_ctx
 from workbench.app.screens.layouts import LayoutsScreen
 from workbench.app.screens.models import ModelsScreen
 from workbench.app.screens.save_as import SaveAsScreen
+from workbench.app.theme import NoColours
 from workbench.domain.layout import Context
 from workbench.domain.split import Split
 from workbench.engines.engine import LoadFailed
@@ -138,6 +139,25 @@ async def test_without_anything_to_load_the_hint_says_what_helps() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: "F4 models" in status(app))
         assert app.main.chat.prompt.text == "go"
+
+
+@pytest.mark.parametrize("theme", ["terminal-dark", "textual-light"])
+async def test_without_colours_the_chosen_row_is_reversed(monkeypatch: pytest.MonkeyPatch, theme: str) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = make_app(Script(tok_s=0), Outside(list_layouts=lambda: [LayoutEntry(Path("layouts/even.yaml"), LAYOUT)]))
+    (plain,) = (each for each in app._filters if isinstance(each, NoColours))
+
+    def reversed_text() -> str:
+        _, behind = app.screen.background_colors
+        lines = (line.apply_filter(plain, behind) for line in app.screen._compositor.render_strips())
+        return "".join(part.text for line in lines for part in line if part.style and part.style.reverse)
+
+    async with running(app) as pilot:
+        app.theme = theme
+        await pilot.press("f2")
+        await until(pilot, lambda: LAYOUT.model in reversed_text())
+        await pilot.press("ctrl+p", "down")
+        await until(pilot, lambda: "help" in reversed_text())
 
 
 async def test_saving_asks_for_a_name_and_shows_what_is_wrong(

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from textual import on, work
 from textual.app import SystemCommand
 from textual.events import Resize
-from textual.filter import Monochrome, NoColor
+from textual.filter import Monochrome
 from textual.screen import Screen
 
 from workbench.app.abilities import ascii_only, encoding
@@ -42,7 +42,7 @@ from workbench.app.screens.context_full import ContextFullScreen, WayOn, take
 from workbench.app.screens.main import MainScreen
 from workbench.app.screens.said import Said
 from workbench.app.terminal import Terminal
-from workbench.app.theme import THEMES, default_theme
+from workbench.app.theme import THEMES, NoColours, default_theme
 from workbench.app.widths import SureWidths
 from workbench.app.wording import forecast_lines
 from workbench.domain.conversation import Conversation
@@ -89,7 +89,8 @@ class WorkbenchApp(Actions, inherit_bindings=False):
         self._troubles = troubles
         self.theme = self._first_theme()
         # Textual makes black and white of the terminal's own colours, which then are black on black.
-        self._filters = [NoColor() if isinstance(filter, Monochrome) else filter for filter in self._filters]
+        plain = NoColours(lambda: self.theme_variables["block-cursor-background"])
+        self._filters = [plain if isinstance(filter, Monochrome) else filter for filter in self._filters]
         self._filters.append(SureWidths())
         if ascii_only(os.environ):
             self._filters.append(Plain(encoding(os.environ)))

@@ -1,12 +1,20 @@
 """Colours: the terminal's own sixteen, so that light and dark terminals both stay themselves."""
 
+import functools
 import os
+from collections.abc import Callable
 
 from pygments.token import Token
+from rich.color import Color as RichColor
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import NoColor
 from textual.highlight import HighlightTheme, TokenType
 from textual.theme import Theme
 
 _GREY = "ansi_bright_black"
+_REVERSE = Style(reverse=True)
 
 _VARIABLES = {
     "text-muted": _GREY,
@@ -60,6 +68,32 @@ def _theme(name: str, dark: bool) -> Theme:
 
 
 THEMES = (_theme("terminal-dark", True), _theme("terminal-light", False))
+
+
+class NoColours(NoColor):
+    """Takes all colours away; the row that only the `cursor`'s background marks is reversed instead.
+
+    `cursor` tells that background as themes write it.
+    """
+
+    def __init__(self, cursor: Callable[[], str]) -> None:
+        super().__init__()
+        self._cursor = cursor
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The same text without colours."""
+        cursor = _as_drawn(self._cursor())
+        marked = [
+            Segment(text, style + _REVERSE, control) if style is not None and style.bgcolor == cursor
+            else Segment(text, style, control)
+            for text, style, control in segments
+        ]  # fmt: skip
+        return super().apply(marked, background)
+
+
+@functools.lru_cache
+def _as_drawn(colour: str) -> RichColor:
+    return Color.parse(colour).rich_color
 
 
 def default_theme() -> str:
