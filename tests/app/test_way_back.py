@@ -102,10 +102,8 @@ async def test_a_reply_streams_while_a_split_loads_beside(size: tuple[int, int])
         await pilot.press("enter")
         await until(pilot, lambda: app.main.chat.answering)
         await pilot.press("f6", "left", "enter")
-        await until(pilot, lambda: "loaded, takes over after this reply" in status(app))
-        assert "layer 15:16" in status(app)
-        assert "the chat goes on" in status(app)
-        assert "Esc stops the reply first" in status(app)
+        waits = "layer 15:16 is loaded, takes over after this reply  Esc stops the reply first"
+        await until(pilot, lambda: status(app) == waits)
         assert app.main.chat.answering
         before = len(app.main.chat.log_view.turns[-1].reply)
         await until(pilot, lambda: len(app.main.chat.log_view.turns[-1].reply) > before)

@@ -101,6 +101,8 @@ class Hearing:
                 main.status.progress(None)
             case events.LoadMoved(fraction, stage):
                 main.status.progress(fraction, f"{self._loading}: {stage}")
+            case events.LoadWaits(layout):
+                main.status.waiting(f"{layout.label()} is loaded, takes over after this reply")
             case events.LayoutLoaded(layout, loaded):
                 self._loading = ""
                 main.status.progress(None)

@@ -41,6 +41,12 @@ class LoadMoved(msgspec.Struct, frozen=True):
     stage: str
 
 
+class LoadWaits(msgspec.Struct, frozen=True):
+    """A layout is loaded beside the one that answers, and takes over after this reply."""
+
+    layout: Layout
+
+
 class LoadEnded(msgspec.Struct, frozen=True):
     """A load came to nothing; a Problem or a Notice said why."""
 
@@ -157,6 +163,7 @@ SessionEvent = (
     Busy
     | LoadStarted
     | LoadMoved
+    | LoadWaits
     | LoadEnded
     | LayoutLoaded
     | TurnStarted

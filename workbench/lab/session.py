@@ -206,7 +206,7 @@ class Session:
                 decided.set_result(None)
                 following = switch.load_beside(serving, self._carried(layout))
                 if self._jobs.running == "prompt":
-                    self._voice.tell(events.LoadMoved(1.0, "loaded, takes over after this reply"))
+                    self._voice.tell(events.LoadWaits(layout))
                 return self._jobs.submit(Right.LOAD, "handover", lambda: self._hand_over(switch, following)).result()
             loading = self._jobs.submit(Right.LOAD, why, lambda: self._replace(switch))
             decided.set_result(None)

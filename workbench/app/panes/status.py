@@ -22,7 +22,7 @@ class Status(Static):
     def __init__(self) -> None:
         super().__init__(id="status", markup=False)
         self.display = False
-        self._progress: tuple[float, str] | None = None
+        self._progress: tuple[float | None, str] | None = None
         self._replying = False
         self._problem = ""
         self._notice = ""
@@ -31,6 +31,11 @@ class Status(Static):
     def progress(self, fraction: float | None, what: str = "") -> None:
         """A load goes on; None ends it."""
         self._progress = None if fraction is None else (fraction, one_line(what, MOST))
+        self._draw()
+
+    def waiting(self, what: str) -> None:
+        """What has loaded waits for its turn; there is no bar for how long that takes."""
+        self._progress = None, one_line(what, MOST)
         self._draw()
 
     def replying(self, on: bool) -> None:
@@ -90,8 +95,11 @@ class Status(Static):
         self.set_class(bool(self._problem), "-problem")
         self.update(Content("\n").join(lines))
 
-    def _bar(self, fraction: float, what: str) -> Content:
+    def _bar(self, fraction: float | None, what: str) -> Content:
         """On one line, or what is done on a line of its own where it does not fit."""
+        esc = Content.styled("  Esc stops the reply first" if self._replying else "  Esc stops", "$text-muted")
+        if fraction is None:
+            return Content(what) + esc
         width = max(10, min(40, self.app.size.width // 4))
         done = round(min(max(fraction, 0.0), 1.0) * width)
         bar = (
@@ -99,7 +107,6 @@ class Status(Static):
             + Content.styled("░" * (width - done), "$text-muted")
             + Content(f" {fraction * 100:3.0f} %")
         )
-        esc = Content.styled("  Esc stops the reply first" if self._replying else "  Esc stops", "$text-muted")
         text = Content(f"  {what}")
         room = self.app.size.width - 2
         if bar.cell_length + text.cell_length + esc.cell_length <= room:
