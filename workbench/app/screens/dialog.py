@@ -12,6 +12,8 @@ Result = TypeVar("Result")
 class Dialog(ModalScreen[Result | None]):
     """A framed box over the screen; Esc closes it without a result."""
 
+    HORIZONTAL_BREAKPOINTS = [(0, "-tight"), (84, "-roomy")]  # noqa: RUF012
+    """Where only a column or two would be in sight beside the box it takes the whole width."""
     BINDINGS = bindings("dialog")
     where: ClassVar[Where] = "dialog"
 

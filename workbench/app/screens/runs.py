@@ -47,10 +47,15 @@ class Opened:
     again: bool = False
 
 
+WIDE = [(0, "-tight"), (132, "-roomy")]
+"""These boxes are wider than other dialogs."""
+
+
 class RunsScreen(Dialog[Opened]):
     """The newest first, two lines each; verdicts come as the runs are read."""
 
     CSS_PATH = "result.tcss"
+    HORIZONTAL_BREAKPOINTS = WIDE
     BINDINGS = bindings("runs")
     where: ClassVar[Where] = "runs"
 
@@ -180,6 +185,8 @@ class RunsScreen(Dialog[Opened]):
 
 class ComparedScreen(Dialog[None]):
     """Two runs joined by layout and prompt."""
+
+    HORIZONTAL_BREAKPOINTS = WIDE
 
     def __init__(self, first: Run, second: Run) -> None:
         super().__init__()
