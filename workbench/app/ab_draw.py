@@ -54,7 +54,7 @@ def verdict(run: Run, outcome: Outcome | None, metric: Metric, *, running: bool)
     ]
     if effect is not None and effect.low is not None:
         floor = "" if effect.floor is None else f", noise floor {wording.floor(effect)}"
-        lines.append(Content(f"{wording.effect_ratio(effect)} × A, 95 % interval {wording.interval(effect)}{floor}"))
+        lines.append(Content(wording.grounds_of_b(effect) + floor))
         others = [each for each in outcome.effects if each.metric != metric]
         also = " · ".join(f"{wording.NAMES[each.metric]}: {_short(each)}" for each in others)
         lines.append(Content.styled(also, MUTED))

@@ -74,7 +74,7 @@ def conclusion(outcome: Outcome, metric: Metric = "decode") -> str:
 
 
 def by_how_much(effect: Effect, other: str) -> str:
-    """`24.0 % slower than A`; from twice or half as fast on `7.2 × as fast as A`."""
+    """`24.0 % slower than A`; from twice or half as fast on, `7.2 × as fast as A`."""
     if _is_multiple(effect):
         return f"{multiple(effect)} × as fast as {other}"
     return f"{change(effect).lstrip('+−')} {effect.verdict} than {other}"
@@ -107,17 +107,29 @@ def change(effect: Effect) -> str:
 
 def grounds(effect: Effect) -> str:
     """What a verdict rests on: `0.760 × its speed (95 % interval 0.740–0.780)`, `its` being A's."""
+    if _says_ratio(effect):
+        return f"95 % interval {interval(effect)}"
     whose = "B at {} × A's" if effect.verdict == "can't tell apart" else "{} × its"
     return f"{whose.format(effect_ratio(effect))} speed (95 % interval {interval(effect)})"
 
 
+def grounds_of_b(effect: Effect) -> str:
+    """The same for whoever sees both arms: `0.760 × A, 95 % interval 0.740–0.780`."""
+    return f"{'' if _says_ratio(effect) else f'{effect_ratio(effect)} × A, '}95 % interval {interval(effect)}"
+
+
+def _says_ratio(effect: Effect) -> bool:
+    """Whether the verdict itself is a ratio."""
+    return _is_multiple(effect) and effect.verdict in ("faster", "slower")
+
+
 def verdict(effect: Effect) -> str:
-    """`is 24.0 % slower, 0.760 × A (95 % interval 0.740–0.780)`."""
+    """`is 24.0 % slower than A (0.760 × A, 95 % interval 0.740–0.780)`."""
     if effect.verdict == "too few blocks":
         return "has too few blocks for a verdict (2 at least)"
     settled = effect.verdict != "can't tell apart"
     said = f"is {by_how_much(effect, 'A')}" if settled else "can't be told apart from A"
-    return f"{said}, {effect_ratio(effect)} × A (95 % interval {interval(effect)})"
+    return f"{said} ({grounds_of_b(effect)})"
 
 
 def _decimals(effect: Effect) -> int:
