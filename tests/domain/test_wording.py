@@ -49,13 +49,15 @@ def test_digits_are_as_many_as_the_interval_deserves(
         ({}, "about 3 more blocks or a few beyond would settle it, if the difference stays as it is"),
         ({"more_blocks": 183}, "many more blocks, above 50, would settle it"),
         ({"more_blocks": None}, "no number of blocks in reach would settle it"),
-        ({"by_block": (0.1, 0.1)}, "two blocks do not tell how many more would settle it"),
+        ({"by_block": (0.1, 0.1), "more_blocks": None}, "two blocks do not tell how many more would settle it"),
         ({"floor": 0.2}, "the difference is within what equal loads differ by, which more blocks hardly change"),
         ({"verdict": "faster"}, ""),
     ],
 )
 def test_what_more_blocks_would_do(fields: dict[str, object], said: str) -> None:
-    assert wording.outlook(msgspec.structs.replace(UNSETTLED, **fields)) == said
+    effect = msgspec.structs.replace(UNSETTLED, **fields)
+    assert wording.outlook(effect) == said
+    assert wording.is_hopeless(effect) == said.startswith("no number")
 
 
 def of_splits(run: Run, a: Split, b: Split, *, name: str = "same") -> Run:

@@ -93,23 +93,19 @@ def next_step(run: Run, outcome: Outcome, metric: Metric, keys: Keymap = PLAIN) 
         return f"One load an arm settles little: {again} measures again, with fresh loads."
     said = wording.outlook(effect)
     said = said[0].upper() + said[1:]
-    if effect.more_blocks is None:
+    if wording.is_hopeless(effect):
         return f"{said}: take either."
-    take = ": take either, or" if _guessed(effect) and len(effect.by_block) >= wording.FEW_BLOCKS else ":"
+    take = ": take either, or" if wording.is_within_noise(effect) and not wording.is_early(effect) else ":"
     return f"{said}{take} {more} adds {_added(run, outcome, metric)}."
 
 
 def added_blocks(outcome: Outcome, metric: Metric) -> int:
     """How many blocks the key adds."""
     effect = outcome.effect(metric)
-    if effect is None or effect.more_blocks is None:
+    if effect is None or effect.verdict == "too few blocks":
         return 1
-    return SOME_ADDED if _guessed(effect) else min(effect.more_blocks, MOST_ADDED)
-
-
-def _guessed(effect: Effect) -> bool:
-    """Whether nothing tells how many blocks would settle it."""
-    return len(effect.by_block) < wording.FEW_BLOCKS or wording.is_within_noise(effect)
+    guessed = wording.is_early(effect) or wording.is_within_noise(effect)
+    return SOME_ADDED if guessed else min(effect.more_blocks or 1, MOST_ADDED)
 
 
 def _added(run: Run, outcome: Outcome, metric: Metric) -> str:

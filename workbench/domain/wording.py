@@ -177,7 +177,7 @@ def outlook(effect: Effect) -> str:
     """What would settle it, where it is not settled."""
     if effect.verdict != "can't tell apart":
         return ""
-    if len(effect.by_block) < FEW_BLOCKS:
+    if is_early(effect):
         return "two blocks do not tell how many more would settle it"
     if is_within_noise(effect):
         return "the difference is within what equal loads differ by, which more blocks hardly change"
@@ -187,6 +187,16 @@ def outlook(effect: Effect) -> str:
         return f"many more blocks, above {MANY_BLOCKS}, would settle it"
     number = f"{effect.more_blocks} more block{'' if effect.more_blocks == 1 else 's'}"
     return f"about {number} or a few beyond would settle it, if the difference stays as it is"
+
+
+def is_early(effect: Effect) -> bool:
+    """Whether there are too few blocks to say how many more would settle it."""
+    return len(effect.by_block) < FEW_BLOCKS
+
+
+def is_hopeless(effect: Effect) -> bool:
+    """Whether no number of blocks in reach would settle it."""
+    return effect.verdict == "can't tell apart" and effect.more_blocks is None and not is_early(effect)
 
 
 def is_within_noise(effect: Effect) -> bool:

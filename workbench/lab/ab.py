@@ -85,7 +85,7 @@ class Experiment:
         plan = plan_replay(prompts, blocks, offset)
         if ab:
             plan = plan_ab(prompts, blocks, method, offset, one_server=one_server)
-        id_ = new_run_id(file_name("-vs-".join(told_apart(layouts))).removesuffix(".yaml"))
+        id_ = new_run_id(_file_name("-vs-".join(_file_name(name) for name in told_apart(layouts))))
         header = RunHeader(
             version=VERSION,
             id=id_,
@@ -228,6 +228,10 @@ def check_lengths(prompts: PromptSet, layout: Layout) -> None:
         if why is not None:
             raise PromptDoesNotFit(f"prompts[{at}]", f"`{prompt.id}` {why} in {layout.name}; raise n_ctx there, "
                                    "or make the prompt or its reply shorter")
+
+
+def _file_name(name: str) -> str:
+    return file_name(name).removesuffix(".yaml")
 
 
 def _identity(machine: Machine) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from workbench.app.panes.bars import Header
 from workbench.app.panes.small import TooSmall
 from workbench.app.panes.views import WIDE, Views
 from workbench.app.screens.help import HelpScreen
+from workbench.domain import wording
 from workbench.domain.comparison import METRICS, Metric
 from workbench.domain.layout import Layout
 from workbench.domain.outcome import Outcome
@@ -152,7 +153,7 @@ class ResultScreen(Screen[Left]):
         over = run is not None and outcome is not None and not self.running
         effect = outcome.effect(self.metric) if outcome is not None else None
         settled = effect is not None and effect.verdict in ("faster", "slower")
-        hopeless = effect is None or (effect.verdict == "can't tell apart" and effect.more_blocks is None)
+        hopeless = effect is None or wording.is_hopeless(effect)
         failed = outcome is not None and any(arm.failure is not None for arm in outcome.arms)
         if not over or settled or hopeless or failed or run is None or run.missing:
             hidden.append("more_blocks")
