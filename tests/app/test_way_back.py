@@ -207,8 +207,12 @@ async def test_back_and_forward() -> None:
         await until(pilot, lambda: not app.hearing.busy)
         await pilot.press("ctrl+g")
         await until(pilot, lambda: status(app) == "i there is no later layout")
-        await pilot.press("ctrl+g", "escape")
-        await until(pilot, lambda: not app.main.status.display)
+        await pilot.press("escape")
+        assert not app.main.status.display
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: status(app) == "i there is no later layout")
+        app.session.load(LAYOUT)
+        await until(pilot, lambda: app.session.layout == LAYOUT and not app.main.status.display)
 
 
 async def test_any_line_is_saved_as_a_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,9 @@ from workbench.lab import events
 from workbench.lab.session import Session
 from workbench.meters.sample import Snapshot
 
-COMING_BACK = ("rollback", "respawn", "unpark")
+AFTER_TROUBLE = ("rollback", "respawn")
+"""Loads that begin by themselves: what was just said stays in sight."""
+COMING_BACK = (*AFTER_TROUBLE, "unpark")
 """Loads that nobody asked for: a suggestion outlives them."""
 
 
@@ -94,6 +96,8 @@ class Hearing:
                     self._loading += ", the chat goes on"
                 if why not in COMING_BACK:
                     self._suggest(None, "")
+                if why not in AFTER_TROUBLE:
+                    main.status.say("", problem=False)
                 main.status.progress(0.0, self._loading)
             case events.LoadEnded():
                 self._loading = ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from workbench.domain.layout import Context
+from workbench.domain.rules import check_positions
 from workbench.domain.timing import Probe
 from workbench.engines.engine import (
     EngineDied,
@@ -59,14 +60,9 @@ class LlamaEngine:
         seen = self._ask(wire.Inspect(self._command.model_path), wire.Inspected)
         if seen.model is None:
             raise LoadFailed(seen.error or "the model's header cannot be read", key="model")
-        positions = seen.model.n_layer + 1
-        layers = self._command.split.layers
-        if layers is not None and sum(layers) > positions:
-            raise LoadFailed(
-                f"{' + '.join(map(str, layers))} = {sum(layers)} layers are asked for, the model has {positions} "
-                f"positions ({seen.model.n_layer} layers and the output)",
-                key="split.layers",
-            )
+        fault = check_positions(self._command.split, seen.model.n_layer)
+        if fault is not None:
+            raise LoadFailed(fault.message, key=f"split.{fault.key}")
         return seen.model
 
     def load(self, on_progress: Callable[[LoadProgress], None]) -> Loaded:
