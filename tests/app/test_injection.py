@@ -121,7 +121,7 @@ def test_titles_take_no_markup() -> None:
     for path in folder.rglob("*.py"):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if "border_title = f" in line or "border_subtitle = f" in line:
-                harmless = ("turn {index + 1}", "{NAMES[metric]}", "{ab_draw.UNITS[metric]}")
+                harmless = ("turn {index + 1}", "{NAMES[metric]}", "{UNITS[metric]}")
                 assert any(part in line for part in harmless), f"{path}:{number}: put it into Content(…)"
             assert "from_markup" not in line, f"{path}:{number}"
             assert "markup=True" not in line, f"{path}:{number}"
