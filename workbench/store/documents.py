@@ -160,7 +160,7 @@ def _prompt_entry(entry: dict[str, Any], path: Path, line: int, key: str) -> dic
     if not entry.keys() & {"prompt", "text", "messages", "synthetic"}:
         known = ("prompt", *Prompt.__struct_fields__)
         for name in (name for name in entry if name not in known):
-            raise DocumentError(path, line, f"{key}.{name}", f"is no key of `{key}`{nearest(name, known)}; write for "
-                                                             'example {"prompt": "Hello"}')
+            right = nearest(name, known) or '; write for example {"prompt": "Hello"}'
+            raise DocumentError(path, line, f"{key}.{name}", f"is no key of `{key}`{right}")
         raise DocumentError(path, line, key, 'has nothing to ask; write for example {"prompt": "Hello"}')
     return {"id": f"line-{line}"} | {("text" if name == "prompt" else name): value for name, value in entry.items()}
