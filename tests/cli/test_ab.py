@@ -151,7 +151,7 @@ def test_ctrl_c_keeps_what_is_there_and_the_rest_comes_later(bench: Path) -> Non
     assert first.returncode == Code.CANCELLED, err
     value = json.loads(out)
     assert 3 <= value["taken"] < 16
-    assert "cancelled; `--resume run` goes on" in err
+    assert "cancelled; `workbench ab --resume run` goes on" in err
     assert "Traceback" not in err
     wait_until(lambda: not any(child.is_running() for child in children))
     second = started("--resume", "run", "--json")

@@ -1,5 +1,6 @@
 """`workbench ab` and `workbench replay`: a run watched to its end, and its result."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from workbench.lab.ab import Experiment, PromptDoesNotFit, meter_reader
 from workbench.lab.kit import RealKit
 from workbench.lab.progress import BlockDone, LoadBegan, LoadEnded, RunBegan, RunEnded, RunEvent, SampleTaken
 from workbench.store.documents import DocumentError, read_layout, read_prompt_set
-from workbench.store.places import find_layout, find_prompt_set
+from workbench.store.places import find_layout, find_prompt_set, places
 from workbench.store.runs import RunError, find_run
 
 
@@ -70,7 +71,9 @@ def follow(experiment: Experiment, watcher: "Watcher", *, as_json: bool) -> None
         watcher.close()
     click.echo(outcome_json(outcome, experiment.folder) if as_json else outcome_text(outcome))
     if experiment.cancelled:
-        say(f"cancelled; `--resume {experiment.folder}` goes on")
+        folder = experiment.folder
+        run = folder.name if folder.parent == places().runs else str(folder)
+        say(f"cancelled; `workbench {experiment.run.header.kind} --resume {shlex.quote(run)}` goes on")
         raise KeyboardInterrupt
     say(f"every sample is in {experiment.folder}")
     _complain(outcome)
