@@ -1,5 +1,6 @@
 """The virtual cards of one worker: started, watched, asked and ended by it."""
 
+import contextlib
 import os
 import select
 import socket
@@ -18,6 +19,8 @@ from workbench.engines.llama.child.rpc_card import MIB, Allocation
 START_TIMEOUT_S = 20.0
 START_ATTEMPTS = 3
 """Between choosing a port and listening there, someone else may take it."""
+GONE_S = 1.0
+"""A killed process is gone in milliseconds, unless it hangs in a driver."""
 ANSWER_TIMEOUT_S = 5.0
 _ledger = msgspec.json.Decoder(list[Allocation])
 
@@ -150,7 +153,10 @@ class VirtualCards:
         return None
 
     def kill(self) -> None:
-        """End all."""
+        """End all; their memory is free on return."""
         self._ending = True
         for card in self.by_name.values():
             card.kill()
+        for card in self.by_name.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                card.process.wait(GONE_S)
