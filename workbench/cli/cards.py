@@ -13,7 +13,7 @@ import msgspec
 from rich.cells import cell_len
 
 from workbench.cli.failures import say
-from workbench.cli.text import UNKNOWN, json_text, table
+from workbench.cli.text import UNKNOWN, in_columns, json_text, table
 from workbench.domain.card import Card, format_mib
 from workbench.domain.owners import Holder, divide
 from workbench.domain.text import flat
@@ -123,8 +123,7 @@ class Columns:
         """One line; two spaces between columns."""
         cells = [flat(cell) for cell in cells]
         self._widths = [max(width, cell_len(cell)) for width, cell in zip(self._widths, cells, strict=True)]
-        padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, self._widths, strict=True))
-        return "  ".join(padded).rstrip()
+        return in_columns(cells, self._widths)
 
 
 def sample_rows(at: datetime, snapshot: Snapshot) -> list[tuple[str, ...]]:

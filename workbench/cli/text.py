@@ -15,9 +15,13 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     """Columns side by side, two spaces apart; the first row is the head."""
     cells = [[flat(cell) for cell in row] for row in rows]
     widths = [max(cell_len(row[column]) for row in cells) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
-             for row in cells)  # fmt: skip
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(in_columns(row, widths) for row in cells)
+
+
+def in_columns(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """One line of a table whose columns are so many cells wide."""
+    padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True))
+    return "  ".join(padded).rstrip()
 
 
 def json_text(value: Any, *, one_line: bool = False) -> str:

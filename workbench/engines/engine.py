@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
 
@@ -133,6 +133,30 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[tuple[int, int], ...] = ()
 
 
+class Failure(Protocol):
+    """What is told of a failure, by an error or by a message of the worker."""
+
+    @property
+    def reason(self) -> str:
+        """For people."""
+
+    @property
+    def card(self) -> str | None:
+        """The card it failed on."""
+
+    @property
+    def wanted_mib(self) -> float | None:
+        """What was asked of the card."""
+
+    @property
+    def free_mib(self) -> float | None:
+        """What the card had."""
+
+    @property
+    def key(self) -> str | None:
+        """The layout's key that is to blame."""
+
+
 class EngineError(Exception):
     """Something the engine could not do; the engine serves on unless a subclass says otherwise.
 
@@ -156,6 +180,11 @@ class EngineError(Exception):
         self.wanted_mib = wanted_mib
         self.free_mib = free_mib
         self.key = key
+
+    @classmethod
+    def of(cls, told: Failure) -> Self:
+        """The same failure as an error of this kind."""
+        return cls(told.reason, card=told.card, wanted_mib=told.wanted_mib, free_mib=told.free_mib, key=told.key)
 
 
 class LoadFailed(EngineError):

@@ -184,9 +184,9 @@ def _find(
 ) -> Path:
     path = Path(os.path.expanduser(asked))
     is_path = os.sep in asked or path.suffix.lower() in (*_YAML, ".jsonl")
-    is_there = os.path.exists(path)  # unlike the path's own, it is False for what no name can be
-    if is_path and (is_there or os.sep in asked):
-        if not is_there:
+    exists = os.path.exists(path)  # unlike the path's own, it is False for what no name can be
+    if is_path and (exists or os.sep in asked):
+        if not exists:
             raise DocumentError(asked, None, None, "does not exist" + _hint(path.stem, read()))
         return path
     documents = read()

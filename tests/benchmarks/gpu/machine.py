@@ -22,7 +22,7 @@ def find_cards(count: int | None) -> tuple[tuple[Card, ...], dict[str, str | Non
         raise SystemExit(f"{lack}; --rehearse goes the same ways on virtual cards")
     wanted = count or max(2, gpus)
     env: dict[str, str | None] = {"GGML_CUDA_DEVICES": str(wanted)} if wanted > gpus else {}
-    found = inventory(env)
+    found = inventory(env) if env else found
     cards = tuple(card for card in found.cards if card.kind is CardKind.CUDA)[:wanted]
     if len(cards) < wanted:
         raise SystemExit(f"{len(cards)} CUDA cards instead of {wanted}; {found.advice or 'llama.cpp sees no more'}")

@@ -217,7 +217,7 @@ def _raise(failed: wire.Failed) -> NoReturn:
             kind: type[EngineError] = LoadFailed
         case _:
             kind = EngineError
-    raise kind(failed.reason, card=failed.card, wanted_mib=failed.wanted_mib, free_mib=failed.free_mib, key=failed.key)
+    raise kind.of(failed)
 
 
 def list_devices(env: Mapping[str, str | None], log: Path) -> wire.Devices:

@@ -57,23 +57,11 @@ class Forecaster:
                     self._helper.kill()
                 self._end()
                 self._start()
-                raise LoadFailed(
-                    error.reason,
-                    card=error.card,
-                    wanted_mib=error.wanted_mib,
-                    free_mib=error.free_mib,
-                    key=error.key,
-                ) from error
+                raise LoadFailed.of(error) from error
             finally:
                 self._rest()
         if isinstance(answer, wire.Failed):
-            raise LoadFailed(
-                answer.reason,
-                card=answer.card,
-                wanted_mib=answer.wanted_mib,
-                free_mib=answer.free_mib,
-                key=answer.key,
-            )
+            raise LoadFailed.of(answer)
         return answer
 
     def release(self) -> None:

@@ -117,13 +117,7 @@ class WorkerProcess:
 
     def _reason(self, failure: wire.Failed | None) -> EngineDied:
         if failure is not None:
-            return EngineDied(
-                failure.reason,
-                card=failure.card,
-                wanted_mib=failure.wanted_mib,
-                free_mib=failure.free_mib,
-                key=failure.key,
-            )
+            return EngineDied.of(failure)
         if self._ended_because is not None:
             return EngineDied(self._ended_because)
         code = self.process.returncode
