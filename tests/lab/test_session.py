@@ -261,17 +261,20 @@ def test_where_the_state_cannot_be_kept_the_split_is_loaded_all_the_same(
 
 def test_a_load_that_is_cancelled_leaves_what_served(told: Told) -> None:
     good = layout(layers=(16, 15))
-    told.load(good)
+    loaded = told.load(good)
     done(told.session.send("Name a river."))
     at = len(told.of(events.LoadMoved))
     future = told.session.resplit(Split(layers=(8, 23), cards=TWO_CARDS))
     wait_until(lambda: len(told.of(events.LoadMoved)) > at + 2)
+    assert kept_aside()
     told.session.cancel()
     with pytest.raises(LoadCancelled):
         done(future)
     told.idle()
     assert told.session.layout == good
     assert not told.of(events.Problem)
+    assert not kept_aside()
+    wait_until(lambda: NAME not in Path(f"/proc/{loaded.pid}/maps").read_text())
     turn = done(told.session.send("And another?"))
     assert turn.timing is not None
     assert turn.timing.evaluated_tokens < 25

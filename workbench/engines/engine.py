@@ -238,6 +238,12 @@ class Engine(Protocol):
     def probe(self) -> Probe | None:
         """Measure at fixed depth, leaving the conversation's state as it was; None if cancelled."""
 
+    def expect_state(self, path: Path, size: int) -> None:
+        """Get ready to save a state of up to `size` bytes to a file that has them, or to restore it; 0: none after all.
+
+        From any thread, also while another call runs; returns at once.
+        """
+
     def save_state(self, path: Path) -> SavedState:
         """Write the conversation's state. Raises EngineError where it cannot."""
 

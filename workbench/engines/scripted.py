@@ -157,6 +157,9 @@ class ScriptedEngine:
             return None
         return Probe(depth=128, tokens=32, prefill_tok_s=1000.0, decode_tok_s=self._script.tok_s)
 
+    def expect_state(self, path: Path, size: int) -> None:
+        """Nothing to get ready."""
+
     def save_state(self, path: Path) -> SavedState:
         """A file of a few bytes."""
         path.write_bytes(b"state")

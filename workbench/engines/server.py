@@ -139,6 +139,9 @@ class ServerEngine(ABC):
             )
         return None
 
+    def expect_state(self, path: Path, size: int) -> None:  # noqa: B027 - no server has more to do here
+        """None comes."""
+
     def save_state(self, path: Path) -> SavedState:
         """A server keeps its state to itself. Raises StateRefused."""
         raise StateRefused("a server keeps the state of a conversation to itself")

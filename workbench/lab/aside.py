@@ -25,8 +25,8 @@ class Aside:
     """
 
     def __init__(self, size: int = 0) -> None:
-        in_memory = size <= SHARE_OF_FREE * psutil.virtual_memory().available
-        self._fd = os.memfd_create(NAME) if in_memory else _on_disk()
+        self.in_memory = size <= SHARE_OF_FREE * psutil.virtual_memory().available
+        self._fd = os.memfd_create(NAME) if self.in_memory else _on_disk()
         self.path = Path(f"/proc/{os.getpid()}/fd/{self._fd}")
         if size:
             with contextlib.suppress(OSError):  # whoever writes will say so

@@ -1,6 +1,5 @@
 """From one layout to another: beside, in turn, or with a new context only."""
 
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -22,6 +21,9 @@ from workbench.lab import events
 from workbench.lab.aside import Aside, size_of_state
 from workbench.lab.kit import Kit
 from workbench.lab.rooms import Running
+
+MEANWHILE = 1024
+"""So many tokens may a reply add while another engine loads; more of them take longer to hand over."""
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -55,6 +57,7 @@ class Switch:
         self.state: SavedState | None = None
         """The conversation's state while it is between two engines, until `forget`."""
         self._aside: Aside | None = None
+        self._expecting: tuple[Engine, ...] = ()
         self._kit = kit
         self._tell = tell
         self._on_death = on_death
@@ -81,9 +84,13 @@ class Switch:
         """Load while the old engine answers. Raises what opening and loading raise."""
         self._tell(events.LoadStarted(self.layout, self.why, "beside"))
         engine = self._open(serving.loaded if carried else None, beside=len(serving.loaded.card_processes))
-        following = self._load(engine)
-        self._make_room(serving, carried)
-        return following
+        if carried:
+            self._make_room(serving, carried + MEANWHILE, serving.engine, engine)
+        try:
+            return self._load(engine)
+        except BaseException:
+            self.forget()
+            raise
 
     def hand_over(self, serving: Serving, following: Serving, carried: int) -> float:
         """Give the conversation's state to the new engine and end the old one; seconds without an answer."""
@@ -107,7 +114,8 @@ class Switch:
         """
         self._tell(events.LoadStarted(self.layout, self.why, "in turn"))
         engine = self._open(serving.loaded if carried else None)
-        self._make_room(serving, carried)
+        if carried:
+            self._make_room(serving, carried, engine)
         begun = time.monotonic()
         if carried:
             self.put_aside(serving, carried)
@@ -127,7 +135,8 @@ class Switch:
     def new_context(self, serving: Serving, carried: int) -> tuple[Serving, float]:
         """Keep the weights. What it raises leaves the engine of no more use."""
         self._tell(events.LoadStarted(self.layout, self.why, "context"))
-        self._make_room(serving, carried)
+        if carried:
+            self._make_room(serving, carried)
         begun = time.monotonic()
         if carried:
             self.put_aside(serving, carried)
@@ -150,6 +159,8 @@ class Switch:
         """Let go of what is left of the state."""
         aside, self._aside, self.state = self._aside, None, None
         if aside is not None:
+            for engine in self._expecting:
+                engine.expect_state(aside.path, 0)
             aside.close()
 
     def cancel(self) -> None:
@@ -203,11 +214,17 @@ class Switch:
             self._loading.cancel()
         self._tell(events.LoadMoved(progress.fraction, progress.stage))
 
-    def _make_room(self, serving: Serving, carried: int) -> None:
-        """While the old engine answers: memory that is there already takes a state sooner."""
-        if carried:
-            with contextlib.suppress(OSError):  # it is tried again when it is needed, and said then
-                self._aside = self._kit.aside(size_of_state(serving.loaded, carried))
+    def _make_room(self, serving: Serving, carried: int, *engines: Engine) -> None:
+        """While the old engine answers: memory that is there already, also for `engines`, takes a state sooner."""
+        size = size_of_state(serving.loaded, carried)
+        try:
+            self._aside = self._kit.aside(size)
+        except OSError:
+            return  # it is tried again when it is needed, and said then
+        if self._aside.in_memory:
+            self._expecting = engines
+            for engine in engines:
+                engine.expect_state(self._aside.path, size)
 
     def _restore(self, engine: Engine, state: SavedState | None) -> None:
         if state is None:

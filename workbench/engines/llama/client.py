@@ -98,6 +98,11 @@ class LlamaEngine:
         """Measure at fixed depth. Raises EngineError where the conversation cannot be set aside."""
         return self._ask(wire.RunProbe(), wire.ProbeDone).probe
 
+    def expect_state(self, path: Path, size: int) -> None:
+        """See `Engine`."""
+        with contextlib.suppress(EngineDied):
+            self._worker.send(wire.ExpectState(str(path), size))
+
     def save_state(self, path: Path) -> SavedState:
         """Write the conversation's state. Raises EngineError where it cannot."""
         return self._ask(wire.SaveState(str(path)), wire.StateSaved).state

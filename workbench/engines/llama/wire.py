@@ -68,6 +68,16 @@ class RestoreState(msgspec.Struct, frozen=True, tag=True):
     state: SavedState
 
 
+class ExpectState(msgspec.Struct, frozen=True, tag=True):
+    """A state of up to `size` bytes will be saved to `path`, or restored from it; 0: none will after all.
+
+    Read by the worker's reader thread, out of turn; nothing answers it.
+    """
+
+    path: str
+    size: int
+
+
 class NewContext(msgspec.Struct, frozen=True, tag=True):
     """Keep the model, make another context."""
 
@@ -115,6 +125,7 @@ Command = (
     | RunProbe
     | SaveState
     | RestoreState
+    | ExpectState
     | NewContext
     | Cancel
     | ListDevices

@@ -117,7 +117,9 @@ class Worker:
         try:
             for line in sys.stdin.buffer:
                 command = wire.decode_command(line)
-                if isinstance(command, wire.Cancel):
+                if isinstance(command, wire.ExpectState):
+                    mapped.expect(Path(command.path), command.size)
+                elif isinstance(command, wire.Cancel):
                     to_cancel = command.call
                 else:
                     received += 1
@@ -178,8 +180,8 @@ class Worker:
                 return _inspect(path)
             case wire.Simulate():
                 return self._simulator.answer(command)
-            case wire.Cancel():
-                raise AssertionError("the reader takes cancels")
+            case wire.Cancel() | wire.ExpectState():
+                raise AssertionError("the reader takes these")
 
     @property
     def _talking(self) -> Talk:
