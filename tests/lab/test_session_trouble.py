@@ -35,9 +35,10 @@ from workbench.store.journal import Journal
 told = Told(Journal.create(Path(sys.argv[2])), RealKit())
 loaded = told.load(layout(sys.argv[1], n_ctx=8192, layers=(5, 3)))
 done(told.session.send("one"))
-told.session.send("two", Sampling(temperature=0))
 from workbench.lab import events
-while len(told.of(events.TurnStarted)) < 2 or not told.of(events.TurnText)[2:]:
+before = len(told.of(events.TurnText))
+told.session.send("two", Sampling(temperature=0))
+while len("".join(event.text for event in told.of(events.TurnText)[before:])) < 8:
     time.sleep(0.01)
 print(loaded.pid, *(card.pid for card in loaded.card_processes), flush=True)
 time.sleep(600)

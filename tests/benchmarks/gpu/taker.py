@@ -102,9 +102,7 @@ class Taker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()
 
     def _say(self, line: str) -> float:
         assert self._process.stdin is not None
