@@ -141,9 +141,7 @@ def _longest_pause(session: Session, heard: Heard, kit: FixedKit, split: Split) 
     while not heard.of(events.TurnText, since):
         time.sleep(0.005)
     resplit = session.resplit(split)
-    while not any("takes over" in moved.stage for _, moved in heard.of(events.LoadMoved, since)):
-        if reply.done() or resplit.done():
-            break
+    while not (heard.of(events.LoadWaits, since) or reply.done() or resplit.done()):
         time.sleep(0.02)
     session.cancel()
     reply.result()
