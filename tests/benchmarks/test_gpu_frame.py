@@ -60,6 +60,13 @@ def test_a_model_that_was_not_there_gives_way_to_its_figures_of_another_run(tmp_
     assert [sheet.figures for sheet in table.read([one, two])] == [(there,)]
 
 
+def test_what_a_later_run_did_not_measure_leaves_what_an_earlier_one_found(tmp_path: Path) -> None:
+    later = msgspec.structs.replace(TWO, date="2026-11-30 11:00:00")
+    missing = msgspec.structs.replace(FAST, value=None, holds=None, note="not measured: no such model")
+    one, two = write(tmp_path / "one", TWO, FAST), write(tmp_path / "two", later, missing)
+    assert [sheet.figures for sheet in table.read([one, two])] == [(FAST,)]
+
+
 def test_a_part_that_was_cut_is_not_done_and_a_torn_line_costs_itself(tmp_path: Path) -> None:
     folder = write(tmp_path / "out", TWO, FAST, running.ended("parity", 480, "cut after 480 s"), running.ended("ab", 9))
     with (folder / table.FIGURES).open("ab") as file:

@@ -31,6 +31,11 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, tag="figure"):
     note: str = ""
     detail: dict[str, Any] = {}
 
+    @property
+    def unmeasured(self) -> bool:
+        """Whether nothing was found, and `note` says why."""
+        return self.value is None and self.holds is None
+
     @staticmethod
     def at_least(value: float, least: float, **about: Any) -> "Figure":
         return Figure(value=value, limit=f"≥ {least:g}", holds=value >= least, **about)

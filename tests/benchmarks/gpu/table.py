@@ -51,7 +51,7 @@ _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 class Sheet(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures of one place; of each only the newest. `machine` is the newest, too; `commands` are all."""
+    """All figures of one place; of each only the newest that was measured. `machine` is the newest, too; `commands` are all."""
 
     machine: Machine
     figures: tuple[Figure, ...]
@@ -93,7 +93,12 @@ def read(folders: Iterable[Path]) -> tuple[Sheet, ...]:
 
 
 def _sheet(runs: Sequence[tuple[Machine, Sequence[Figure]]]) -> Sheet:
-    newest = {(figure.part, figure.what, figure.case): figure for _, found in runs for figure in found}
+    newest: dict[tuple[str, str, str], Figure] = {}
+    for _, found in runs:
+        for figure in found:
+            key = figure.part, figure.what, figure.case
+            if not figure.unmeasured or key not in newest:
+                newest[key] = figure
     figures = [figure for figure in newest.values() if not _gives_way(figure, newest.values())]
     return Sheet(
         machine=runs[-1][0],
@@ -104,7 +109,7 @@ def _sheet(runs: Sequence[tuple[Machine, Sequence[Figure]]]) -> Sheet:
 
 def _gives_way(figure: Figure, others: Iterable[Figure]) -> bool:
     """Whether it was not measured, for want of a model, and its model was in another run."""
-    if figure.value is not None or figure.holds is not None or not figure.case:
+    if not figure.unmeasured or not figure.case:
         return False
     return any(other.part == figure.part and other.case.startswith(f"{figure.case},") for other in others)
 
