@@ -1,7 +1,10 @@
 """Forecasts of loads on virtual cards: against what is measured, and the helper's life."""
 
+import array
+import fcntl
 import os
 import signal
+import termios
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -148,6 +151,14 @@ def stopped(forecaster: Forecaster, draft: Layout) -> tuple[Simulated, int]:
     return expected, forecaster.pid
 
 
+def unread(pid: int) -> int:
+    """Bytes that wait in a process's stdin."""
+    count = array.array("i", [0])
+    with open(f"/proc/{pid}/fd/0", "rb", buffering=0) as pipe:
+        fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
+
+
 def test_a_draft_that_kills_the_helper_is_an_answer_and_another_helper_is_there(
     random_model: Path, forecaster: Forecaster
 ) -> None:
@@ -165,6 +176,7 @@ def test_a_draft_that_kills_the_helper_is_an_answer_and_another_helper_is_there(
 
     asking = threading.Thread(target=ask)
     asking.start()
+    wait_until(lambda: unread(first))
     killer.kill()
     asking.join(20)
     assert len(answers) == 1
