@@ -51,7 +51,7 @@ _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 class Sheet(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures of one place; of each only the newest that was measured. `machine` is the newest, too; `commands` are all."""
+    """All figures of one place; of each the newest that was measured. `machine` is the newest, `commands` are all."""
 
     machine: Machine
     figures: tuple[Figure, ...]
