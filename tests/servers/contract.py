@@ -112,7 +112,11 @@ class Handler(BaseHTTPRequestHandler):
             behaviour.starting -= 1
             self._json(503, {"error": {"message": "Loading model"}})
         elif self.path == self.dialect.chat_path and body.get("messages") and body.get("stream", True):
-            self._chat(body)
+            try:
+                self._chat(body)
+            except ConnectionError:  # the client has gone, while this waited or while it wrote
+                self.seen.append({"path": "gone", "body": None, "headers": {}})
+                raise
         else:
             self._json(*self.dialect.answer(method, self.path, body))
 
@@ -210,13 +214,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _wait(self, seconds: float) -> None:
-        """Wait, but not for a client that has gone; one that went is noted."""
+        """Wait, but not for a client that has gone."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self.connection.settimeout(min(left, 0.02))
             try:
                 if not isinstance(self.connection, ssl.SSLSocket) and self.connection.recv(1, socket.MSG_PEEK) == b"":
-                    self.seen.append({"path": "gone", "body": None, "headers": {}})
                     raise ConnectionAbortedError
             except TimeoutError:
                 continue
