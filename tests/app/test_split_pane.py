@@ -175,3 +175,23 @@ async def test_every_card_of_many_is_reachable_on_24_lines(count: int) -> None:
         assert "▸off cards" in text(app, "#split-rows")
         assert app.main.query_one("#forecast").region.bottom <= 24
         assert app.main.query_one("#change").region.bottom <= 24
+
+
+async def test_a_draft_of_eight_cards_shows_all_of_them_on_24_lines_and_then_what_changed() -> None:
+    names = tuple(f"CUDA{number}" for number in range(8))
+    first = msgspec.structs.replace(LAYOUT, split=Split(tensor_split=(1.0,) * 8))
+    app = make_app(Script(tok_s=0, cards=names), first=first)
+    async with running(app, (80, 24)) as pilot:
+        scroll, change = app.main.query_one("#split-scroll"), app.main.query_one("#change")
+        await pilot.press("f6", *["down"] * 8)
+        assert change.region.height > 2
+        await pilot.press("equals_sign", "up", "right")
+        await until(pilot, lambda: scroll.size.height >= 8 and not change.region)
+        await pilot.press("tab")
+        await until(pilot, lambda: change.region.height > 2)
+        await pilot.press("shift+tab")
+        await until(pilot, lambda: scroll.size.height >= 8)
+        await pilot.press("enter")
+        await until(pilot, lambda: measured(app) == 2 and change.region.height > 2)
+        chosen = app.main.split.chosen
+        await until(pilot, lambda: scroll.scroll_y <= chosen < scroll.scroll_y + scroll.size.height)

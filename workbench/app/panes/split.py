@@ -40,6 +40,8 @@ class SplitPane(Vertical, can_focus=True):
     typed: reactive[str | None] = reactive(None)
     forecast: reactive[str] = reactive("")
     stale: reactive[bool] = reactive(False)
+    drafting: reactive[bool] = reactive(False)
+    """Whether the draft differs from what runs, as it is drawn."""
 
     def __init__(self) -> None:
         super().__init__(id="split", classes="pane")
@@ -127,8 +129,9 @@ class SplitPane(Vertical, can_focus=True):
         self._draw()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Bars follow the width."""
+        """Bars follow the width; the chosen row stays in sight."""
         self._draw()
+        self.call_after_refresh(self._keep_in_sight)
 
     def on_focus(self) -> None:
         """The chosen row is marked stronger."""
@@ -150,7 +153,7 @@ class SplitPane(Vertical, can_focus=True):
         """Draw, and keep the chosen row in sight."""
         self._draw()
         if self.is_mounted:
-            self.query_one("#split-scroll", VerticalScroll).scroll_to(y=max(0, self.chosen - 1), animate=False)
+            self._keep_in_sight()
 
     def watch_typed(self) -> None:
         """Draw."""
@@ -271,11 +274,15 @@ class SplitPane(Vertical, can_focus=True):
         elif self.closed:
             self.post_message(NoticeShown(self.closed))
 
+    def _keep_in_sight(self) -> None:
+        self.query_one("#split-scroll", VerticalScroll).scroll_to(y=max(0, self.chosen - 1), animate=False)
+
     # ── drawing ───────────────────────────────────────────────────────────────────────────
     def _draw(self) -> None:
         if not self.is_mounted:
             return
         draft, current = self.draft, self.current
+        self.drafting = self.changed
         if draft is None or current is None:
             why = self.closed or "no model is loaded"
             self.query_one("#split-mode", Static).update(Content.styled(why, "$text-muted"))

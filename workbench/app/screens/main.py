@@ -18,6 +18,8 @@ from workbench.app.panes.status import Status
 from workbench.store.screen_state import ScreenState
 
 WIDE = 100
+SPLIT_PART, SPLIT_FRAME = 0.42, 6
+"""The split editor's part of the height, and how many lines of it are not its rows."""
 PANES = ("prompt", "chat", "cards", "split", "change")
 
 
@@ -149,6 +151,7 @@ class MainScreen(Screen[None]):
         elif isinstance(event.widget, ChangePane):
             where = "change"
         self.query_one(FootKeys).where = where
+        self._make_room()
 
     @property
     def where(self) -> Where:
@@ -166,9 +169,17 @@ class MainScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Say so once every pane is there."""
+        self.watch(self.split, "drafting", self._make_room)
         self.call_after_refresh(self.post_message, ScreenReady())
 
-    def on_resize(self, event: events.Resize) -> None:
-        """The split's rows scroll where there is little room."""
-        rows = int(event.size.height * 0.42) - 6
-        self.query_one("#split-scroll").styles.max_height = max(3, rows)
+    def on_resize(self, _event: events.Resize) -> None:
+        """Rows follow the height."""
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """The split's rows scroll where there is little room; a draft at work has that of the last change, too."""
+        rows = max(3, int(self.size.height * SPLIT_PART) - SPLIT_FRAME)
+        crowded = len(self.split.names) + 1 > rows
+        drafting = crowded and self.split.drafting and self.where == "split"
+        self.set_class(drafting, "-drafting")
+        self.query_one("#split-scroll").styles.max_height = None if drafting else rows
