@@ -9,6 +9,7 @@ from workbench.app.app import WorkbenchApp
 from workbench.app.messages import Accounted, Metered
 from workbench.app.outside import Outside
 from workbench.domain.duty import CardDuty, Duty
+from workbench.domain.forecast import CardForecast, Forecast
 from workbench.domain.layout import Context
 from workbench.domain.split import Split
 from workbench.engines.scripted import MODEL, Script
@@ -187,6 +188,18 @@ async def test_a_draft_of_eight_cards_shows_all_of_them_on_24_lines_and_then_wha
         assert change.region.height > 2
         await pilot.press("equals_sign", "up", "right")
         await until(pilot, lambda: scroll.size.height >= 8 and not change.region)
+        held = [CardForecast(name=name, weights_mib=50, kv_mib=at, compute_mib=10, other_mib=12, free_mib=300)
+                for at, name in enumerate((*names, "host"))]  # fmt: skip
+        split = first.split
+        app.main.split.show_forecast(
+            Forecast(source="llama.cpp", split=split, cards=tuple(held[:8]), host=held[8], n_ctx=2048, max_n_ctx=8192)
+        )
+        await until(pilot, lambda: "79 MiB" in text(app, "#split-rows"))
+        assert text(app, "#split-mode").endswith("layers on cards 31/31")
+        assert text(app, "#forecast").splitlines() == [
+            "✓ fits, 221 MiB to spare on card 7 · by llama.cpp", "n_ctx up to 8192"
+        ]  # fmt: skip
+        assert scroll.size.height >= 8
         await pilot.press("tab")
         await until(pilot, lambda: change.region.height > 2)
         await pilot.press("shift+tab")

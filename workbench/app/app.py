@@ -44,7 +44,6 @@ from workbench.app.screens.said import Said
 from workbench.app.terminal import Terminal
 from workbench.app.theme import THEMES, NoColours, default_theme
 from workbench.app.widths import SureWidths
-from workbench.app.wording import forecast_lines
 from workbench.domain.conversation import Conversation
 from workbench.domain.duty import Duty
 from workbench.domain.layout import Layout
@@ -309,7 +308,7 @@ class WorkbenchApp(Actions, inherit_bindings=False):
             return
         if event.split is None or layout is None or loaded is None or loaded.served is not None:
             self.drafts.drop()
-            self.main.split.forecast = ""
+            self.main.split.show_forecast(None)
         else:
             self.drafts.ask(msgspec.structs.replace(layout, split=event.split), Running(layout, loaded))
 
@@ -321,7 +320,7 @@ class WorkbenchApp(Actions, inherit_bindings=False):
         if isinstance(over, ContextScreen):
             over.show(event.layout, event.answer)
         elif pane.asks(event.layout):
-            pane.forecast, pane.stale = forecast_lines(event.answer), False
+            pane.show_forecast(event.answer)
 
     def _context_full(self, event: events.ContextFull) -> None:
         loaded, layout = self.session.loaded, self.session.layout

@@ -8,6 +8,8 @@ from textual.content import Content
 from workbench.domain.draft import Draft, changes
 from workbench.domain.split import MODES, SplitMode
 
+MEMORY = 10
+"""Cells of a card's memory at the end of its line."""
 KEPT, GAINED, LOST = ("█", "ansi_blue"), ("▓", "$text-success"), ("░", "$text-muted")
 
 
@@ -23,25 +25,26 @@ def mode_line(draft: Draft, reasons: Mapping[SplitMode, str]) -> Content:
     return line
 
 
-def layers_line(draft: Draft, names: Sequence[str], typed: str | None) -> Content:
-    """`layers on cards 81/81 · main card CUDA0`, the main card greyed outside mode none."""
+def layers_line(draft: Draft, names: Sequence[str], typed: str | None, *, hint: bool = True) -> Content:
+    """`layers on cards 81/81 · main card CUDA0`; outside mode none a `hint` that there is none."""
     count = Content.styled(f"[{typed}▏]", "bold reverse") if typed is not None else Content(str(draft.on_cards))
     line = Content.styled("layers on cards ", "$text-muted") + count + Content(f"/{draft.n_layer + 1}")
     main = names[draft.main_gpu] if draft.main_gpu < len(names) else str(draft.main_gpu)
     if draft.mode == "none":
         return line + Content.styled("  main card ", "$text-muted") + Content.styled(main, "bold")
-    return line + Content.styled("  main card in mode none only", "$text-muted")
+    return line + Content.styled("  main card in mode none only", "$text-muted") if hint else line
 
 
 def rows(
-    draft: Draft, current: Draft | None, names: Sequence[str], chosen: int, width: int, *, focused: bool
-) -> Content:
-    """One line a card and one for what is off the cards; `chosen` is marked."""
+    draft: Draft, current: Draft | None, names: Sequence[str], chosen: int, width: int, *, focused: bool,
+    memory: Sequence[str] = (),
+) -> Content:  # fmt: skip
+    """One line a card and one for what is off the cards; `chosen` is marked, the `memory` of a card ends its line."""
     labels = [*names, "off cards"]
     figures = [*draft.figures, draft.off]
     before = [*current.figures, current.off] if current is not None and current.mode == draft.mode else figures
     label_width = max(map(cell_len, labels))
-    room = max(4, width - label_width - 2 - 11)
+    room = max(4, width - label_width - 2 - 11 - (MEMORY if memory else 0))
     whole = max(1, sum(draft.shares) if draft.mode in ("tensor", "row") else draft.n_layer + 1)
     # In tensor mode layers that are off the cards are counted in layers, apart from the shares.
     wholes = [whole] * len(names) + [draft.n_layer + 1]
@@ -63,6 +66,7 @@ def rows(
             + Content(" " * (room - most))
             + Content.styled(f"{figure:>4}{percent}", style)
             + Content.styled(f"{change:>5}", "$text-success" if figure > old else "$text-warning")
+            + Content.styled(f"{memory[row]:>{MEMORY}}" if row < len(memory) else "", "$text-muted")
         )
     return Content("\n").join(lines)
 

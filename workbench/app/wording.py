@@ -52,8 +52,8 @@ def layout_words(layout: Layout) -> str:
     return ", ".join(words)
 
 
-def forecast_lines(answer: Answer) -> str:
-    """A forecast in up to three lines: each card, the verdict and who spoke, the limits once known.
+def forecast_lines(answer: Answer, *, cards: bool = True) -> str:
+    """A forecast in up to three lines: each card (unless left out), the verdict and who spoke, the limits once known.
 
     What past loads taught stands with the limits.
     """
@@ -61,4 +61,4 @@ def forecast_lines(answer: Answer) -> str:
         return f"✗ {said(answer)}"
     verdict = f"{'✗' if answer.fits is False else '✓' if answer.fits else '?'} {answer.sentence()}"
     more = " · ".join(filter(None, (answer.limits(), answer.learnt())))
-    return "\n".join(filter(None, (answer.figures(), f"{verdict} · by {answer.source}", more)))
+    return "\n".join(filter(None, (answer.figures() if cards else "", f"{verdict} · by {answer.source}", more)))

@@ -12,13 +12,16 @@ from textual.widgets import Static
 from workbench.app import split_rows
 from workbench.app.keymap import bindings, keymap_of
 from workbench.app.messages import DraftChanged, NoticeShown, SplitApplied
+from workbench.app.wording import forecast_lines
 from workbench.domain import draft as drafts
-from workbench.domain.card import CardKind
+from workbench.domain.card import CardKind, format_mib
 from workbench.domain.draft import Draft, draft_of
+from workbench.domain.forecast import Forecast
 from workbench.domain.layout import Layout
 from workbench.domain.servers import split_reasons
 from workbench.domain.split import Split, SplitMode
 from workbench.engines.engine import Loaded
+from workbench.lab.forecast import Answer
 
 SERVERS_CARDS = "cards"
 """The row of a server's cards, taken together."""
@@ -42,6 +45,8 @@ class SplitPane(Vertical, can_focus=True):
     stale: reactive[bool] = reactive(False)
     drafting: reactive[bool] = reactive(False)
     """Whether the draft differs from what runs, as it is drawn."""
+    tight: reactive[bool] = reactive(False)
+    """Whether lines are dear: then each row ends with the memory that its card will hold, and no list tells it."""
 
     def __init__(self) -> None:
         super().__init__(id="split", classes="pane")
@@ -58,6 +63,8 @@ class SplitPane(Vertical, can_focus=True):
         self.speeds: dict[str, float] = {}
         """Of the cards of the last reply in layer mode, against each other."""
         self._layer_mib: float | None = None
+        self._memory: tuple[str, ...] = ()
+        self._verdict = ""
 
     def compose(self) -> ComposeResult:
         """Mode, counts, rows, forecast."""
@@ -80,7 +87,8 @@ class SplitPane(Vertical, can_focus=True):
             self._show_served(layout, loaded.model.n_layer)
         self.current = None if self.closed else draft_of(layout.split, loaded.model.n_layer, len(self.names), landed)
         self.chosen = min(self.chosen, len(self.names))
-        self.typed, self.forecast, self.applied = None, "", None
+        self.typed, self.applied = None, None
+        self.show_forecast(None)
         self.draft = self.current
         self._draw()
 
@@ -94,6 +102,17 @@ class SplitPane(Vertical, can_focus=True):
             self.closed = reasons["n_gpu_layers"]
         elif not n_layer:
             self.closed = "the server does not tell how many layers the model has"
+
+    def show_forecast(self, answer: Answer | None) -> None:
+        """What the draft comes to; None takes away what is there."""
+        if answer is None:
+            self._memory, self._verdict, self.forecast = (), "", ""
+            return
+        cards = answer.cards if isinstance(answer, Forecast) else ()
+        self._memory = tuple(format_mib(card.total_mib) for card in cards)
+        self._verdict = forecast_lines(answer, cards=False)
+        self.forecast, self.stale = forecast_lines(answer), False
+        self._draw()
 
     @property
     def served(self) -> bool:
@@ -164,6 +183,10 @@ class SplitPane(Vertical, can_focus=True):
         self._draw()
 
     def watch_stale(self) -> None:
+        """Draw."""
+        self._draw()
+
+    def watch_tight(self) -> None:
         """Draw."""
         self._draw()
 
@@ -291,10 +314,15 @@ class SplitPane(Vertical, can_focus=True):
             return
         scroll = self.query_one("#split-scroll", VerticalScroll)
         width = scroll.content_size.width - scroll.show_vertical_scrollbar
-        self.query_one("#split-mode", Static).update(split_rows.mode_line(draft, self.reasons))
-        self.query_one("#split-layers", Static).update(split_rows.layers_line(draft, self.names, self.typed))
+        mode = split_rows.mode_line(draft, self.reasons)
+        layers = split_rows.layers_line(draft, self.names, self.typed, hint=not self.tight)
+        together = self.tight and mode.cell_length + 2 + layers.cell_length <= width
+        self.query_one("#split-mode", Static).update(mode + "  " + layers if together else mode)
+        self.query_one("#split-layers", Static).update(layers)
+        self.query_one("#split-layers", Static).display = not together
+        memory = self._memory if self.tight else ()
         self.query_one("#split-rows", Static).update(
-            split_rows.rows(draft, current, self.names, self.chosen, width, focused=self.has_focus)
+            split_rows.rows(draft, current, self.names, self.chosen, width, focused=self.has_focus, memory=memory)
         )
         self.query_one("#forecast", Static).update(self._bottom(draft, current))
         self.border_subtitle = (
@@ -304,6 +332,8 @@ class SplitPane(Vertical, can_focus=True):
     def _bottom(self, draft: Draft, current: Draft) -> Content:
         if draft.mode in self.reasons:
             return Content.styled(f"✗ {self.reasons[draft.mode]}", "$text-error")
+        if self.changed and self.tight and self._verdict:
+            return Content.styled(self._verdict, "$text-muted" if self.stale else "")
         if self.changed:
             difference = Content(split_rows.difference(draft, current, self.names))
             if not self.forecast:

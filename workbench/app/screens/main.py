@@ -182,4 +182,5 @@ class MainScreen(Screen[None]):
         crowded = len(self.split.names) + 1 > rows
         drafting = crowded and self.split.drafting and self.where == "split"
         self.set_class(drafting, "-drafting")
+        self.split.tight = drafting
         self.query_one("#split-scroll").styles.max_height = None if drafting else rows

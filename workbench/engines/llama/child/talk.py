@@ -311,10 +311,10 @@ class Talk:
         try:
             pointer = mapped.writable(path, size)
         except OSError as error:
-            raise EngineError(f"the conversation's state cannot be written to {path}: {error.strerror}") from error
+            raise EngineError(f"its state of {size >> 20} MiB cannot be kept: {error.strerror}") from error
         written = llama.llama_state_seq_get_data(self._context, pointer, size, SEQUENCE)
         if written != size:
-            raise EngineError(f"the conversation's state came to {written} of {size} bytes")
+            raise EngineError(f"its state came to {written} of {size} bytes")
         return SavedState(path=str(path), size=size, tokens=tuple(self.tokens), text=self.text, marks=tuple(self.marks))
 
     def restore(self, state: SavedState) -> None:
@@ -322,14 +322,14 @@ class Talk:
         try:
             size = os.path.getsize(state.path)
             if size != state.size:
-                raise StateRefused(f"the saved state is damaged: {size} of {state.size} bytes")
+                raise StateRefused(f"its state is damaged: {size} of {state.size} bytes")
             pointer = mapped.readable(Path(state.path), size)
         except OSError as error:
-            raise StateRefused(f"the saved state cannot be read: {error.strerror}") from error
+            raise StateRefused(f"its state cannot be read: {error.strerror}") from error
         if not llama.llama_state_seq_set_data(self._context, pointer, size, SEQUENCE):
             llama.llama_memory_clear(self._memory, False)
             self.tokens, self.n_kv, self.text, self.marks = [], 0, "", []
-            raise StateRefused("the new context cannot hold the saved state; the prompt is evaluated again")
+            raise StateRefused("the new context cannot hold its state")
         self.tokens = list(state.tokens)
         self._resync()
         self.text, self.marks = state.text, list(state.marks)
