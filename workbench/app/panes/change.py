@@ -36,15 +36,15 @@ def card_changes(before: Sequence[CardMemory], after: Sequence[CardMemory]) -> s
     """`CUDA0 +120 MiB, CUDA1 −120 MiB`; of many cards those that changed most."""
     old = {card.name: card.total_mib for card in before}
     new = {card.name: card.total_mib for card in after}
-    changes = {name: new.get(name, 0.0) - old.get(name, 0.0) for name in dict.fromkeys([*old, *new])}
-    most = sorted(changes, key=lambda name: -abs(changes[name]))[:MOST_CARDS]
-    pieces = []
-    for name, mib in changes.items():
-        if name not in most:
-            continue
-        sign = "+" if round(mib) > 0 else "−" if round(mib) < 0 else "±"
-        pieces.append(f"{name} {sign}{format_mib(abs(mib))}")
-    more = len(changes) - len(pieces)
+    every = {name: new.get(name, 0.0) - old.get(name, 0.0) for name in dict.fromkeys([*old, *new])}
+    changed = {name: mib for name, mib in every.items() if round(mib)}
+    most = sorted(changed, key=lambda name: -abs(changed[name]))[:MOST_CARDS]
+    pieces = [
+        f"{name} {'+' if mib > 0 else '−'}{format_mib(abs(mib))}" for name, mib in changed.items() if name in most
+    ]
+    more = len(changed) - len(pieces)
+    if every and not pieces:
+        return "the same memory on every card"
     return ", ".join(pieces) + (f" and {more} more" if more else "")
 
 
