@@ -8,6 +8,8 @@ from tests.app.stage import LAYOUT, ask, cuda_cards, make_app, measured, running
 from workbench.app.app import WorkbenchApp
 from workbench.app.messages import Accounted, Metered
 from workbench.app.outside import Outside
+from workbench.app.split_rows import rows
+from workbench.domain.draft import draft_of
 from workbench.domain.duty import CardDuty, Duty
 from workbench.domain.forecast import CardForecast, Forecast
 from workbench.domain.layout import Context
@@ -208,3 +210,10 @@ async def test_a_draft_of_eight_cards_shows_all_of_them_on_24_lines_and_then_wha
         await until(pilot, lambda: measured(app) == 2 and change.region.height > 2)
         chosen = app.main.split.chosen
         await until(pilot, lambda: scroll.scroll_y <= chosen < scroll.scroll_y + scroll.size.height)
+
+
+def test_a_card_that_keeps_little_shows_how_much_it_lost() -> None:
+    current = draft_of(Split(layers=(27, 27, 27)), 80, 3)
+    draft = msgspec.structs.replace(current, counts=(1, 53, 27))
+    first = str(rows(draft, current, ("A", "B", "C"), 0, 60, focused=False, memory=("1 MiB",) * 3)).splitlines()[0]
+    assert first.split() == ["▸A", "█" + "░" * 8, "1", "−26", "1", "MiB"]

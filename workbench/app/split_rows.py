@@ -54,7 +54,7 @@ def rows(
         style = "bold" if row == chosen and focused else ""
         kept, most = round(min(figure, old) / of * room), round(max(figure, old) / of * room)
         if figure and not kept and figure <= old:
-            kept = most = max(1, most)
+            kept, most = 1, max(1, most)
         glyph, colour = GAINED if figure > old else LOST
         change = f"{figure - old:+d}".replace("-", "−") if figure != old else ""
         percent = "%" if draft.mode in ("tensor", "row") and whole == 100 and row < len(names) else " "

@@ -25,6 +25,8 @@ from workbench.lab.forecast import Answer
 
 SERVERS_CARDS = "cards"
 """The row of a server's cards, taken together."""
+MANY = 4
+"""Of more cards than these each row ends with the memory that its card will hold, and no list tells it."""
 ROOM = 0.95
 """Of a card's free memory, what layers may fill; compute takes some, too."""
 
@@ -46,7 +48,7 @@ class SplitPane(Vertical, can_focus=True):
     drafting: reactive[bool] = reactive(False)
     """Whether the draft differs from what runs, as it is drawn."""
     tight: reactive[bool] = reactive(False)
-    """Whether lines are dear: then each row ends with the memory that its card will hold, and no list tells it."""
+    """Whether lines are dear."""
 
     def __init__(self) -> None:
         super().__init__(id="split", classes="pane")
@@ -102,6 +104,11 @@ class SplitPane(Vertical, can_focus=True):
             self.closed = reasons["n_gpu_layers"]
         elif not n_layer:
             self.closed = "the server does not tell how many layers the model has"
+
+    @property
+    def brief(self) -> bool:
+        """Whether rows tell what lists do elsewhere."""
+        return self.tight or len(self.names) > MANY
 
     def show_forecast(self, answer: Answer | None) -> None:
         """What the draft comes to; None takes away what is there."""
@@ -315,12 +322,12 @@ class SplitPane(Vertical, can_focus=True):
         scroll = self.query_one("#split-scroll", VerticalScroll)
         width = scroll.content_size.width - scroll.show_vertical_scrollbar
         mode = split_rows.mode_line(draft, self.reasons)
-        layers = split_rows.layers_line(draft, self.names, self.typed, hint=not self.tight)
-        together = self.tight and mode.cell_length + 2 + layers.cell_length <= width
+        layers = split_rows.layers_line(draft, self.names, self.typed, hint=not self.brief)
+        together = self.brief and mode.cell_length + 2 + layers.cell_length <= width
         self.query_one("#split-mode", Static).update(mode + "  " + layers if together else mode)
         self.query_one("#split-layers", Static).update(layers)
         self.query_one("#split-layers", Static).display = not together
-        memory = self._memory if self.tight else ()
+        memory = self._memory if self.brief else ()
         self.query_one("#split-rows", Static).update(
             split_rows.rows(draft, current, self.names, self.chosen, width, focused=self.has_focus, memory=memory)
         )
@@ -332,7 +339,7 @@ class SplitPane(Vertical, can_focus=True):
     def _bottom(self, draft: Draft, current: Draft) -> Content:
         if draft.mode in self.reasons:
             return Content.styled(f"✗ {self.reasons[draft.mode]}", "$text-error")
-        if self.changed and self.tight and self._verdict:
+        if self.changed and self.brief and self._verdict:
             return Content.styled(self._verdict, "$text-muted" if self.stale else "")
         if self.changed:
             difference = Content(split_rows.difference(draft, current, self.names))
