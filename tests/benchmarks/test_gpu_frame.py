@@ -1,5 +1,8 @@
 """The frame of the measurements on real cards: what is kept, what is cut, what the page says."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -7,8 +10,10 @@ import psutil
 import pytest
 
 from tests.benchmarks.gpu import running, table
+from tests.benchmarks.gpu.__main__ import arguments
 from tests.benchmarks.gpu.room import Figure, Room
 from tests.benchmarks.gpu.table import Machine
+from workbench.store.appending import open_locked
 
 TWO = Machine(cards=("H200", "H200"), date="2026-11-30 10:00:00", command="python -m …")
 PARTED = msgspec.structs.replace(TWO, parts=2)
@@ -74,6 +79,46 @@ def test_a_part_that_was_cut_is_not_done_and_a_torn_line_costs_itself(tmp_path: 
     (sheet,) = table.read([folder])
     assert sheet.done() == {"ab"}
     assert FAST in sheet.figures
+
+
+def test_what_is_added_behind_a_torn_line_is_not_part_of_it(tmp_path: Path) -> None:
+    folder = write(tmp_path / "out", TWO, FAST)
+    with (folder / table.FIGURES).open("ab") as file:
+        file.write(b'{"type":"figure","part":"lea')
+    write(folder, PARTED, SLOW)
+    assert [(sheet.machine.place, sheet.figures) for sheet in table.read([folder])] == [
+        ("2 × H200", (FAST,)), ("H200 in 2 parts", (SLOW,))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--minutes", "nan"], "write minutes above 0"),
+        (["--within", "0"], "write minutes above 0"),
+        (["--cards", "-1"], "from 2 to 64"),
+        (["--cards", "1"], "from 2 to 64"),
+        (["--join", "/nowhere"], "there is no figures.jsonl in it"),
+        (["--parts", "party"], "there is no part party"),
+        (["--model", "8b"], "write NAME=FILE"),
+    ],
+)
+def test_what_cannot_be_asked_says_what_can(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments(["out", "--rehearse", *words])
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_is_none_or_in_use_is_said_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "used").mkdir()
+    with open_locked(tmp_path / "used" / "lock", os.O_CREAT, 0o600):
+        for name, said in (("file", "give a folder that can be written"), ("used", "another run writes to")):
+            command = [sys.executable, "-m", "tests.benchmarks.gpu", str(tmp_path / name), "--rehearse"]
+            ended = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert ended.returncode == 1
+            assert said in ended.stderr
+            assert len(ended.stderr.splitlines()) == 1
 
 
 def test_the_page_names_the_place_and_what_falls_short(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,19 @@ def test_what_is_not_needed_after_all_is_let_go(file: Path) -> None:
     mapped.expect(file, SIZE)
     mapped.expect(file, 0)
     wait_until(lambda: not mappings(file))
+
+
+def test_where_no_thread_is_to_be_had_it_is_mapped_when_it_is_needed(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = ThreadPoolExecutor(1)
+    ended.shutdown()
+    monkeypatch.setattr(mapped, "_ahead", ended)
+    mapped.expect(file, SIZE)
+    assert not mappings(file)
+    monkeypatch.setattr(mapped, "ThreadPoolExecutor", lambda _: ended)
+    ctypes.memset(mapped.writable(file, SIZE), 7, SIZE)
+    assert file.read_bytes() == b"\7" * SIZE
 
 
 def test_what_cannot_be_mapped_beforehand_is_an_error_when_it_is_needed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from workbench.engines.engine import LoadCancelled, Loaded, LoadFailed, PromptTo
 from workbench.lab import aside, events
 from workbench.lab.aside import NAME
 from workbench.lab.kit import RealKit
+from workbench.lab.session import Session
 from workbench.store.journal import Journal, read
 from workbench.store.models import ModelError
 
@@ -278,6 +280,20 @@ def test_a_load_that_is_cancelled_leaves_what_served(told: Told) -> None:
     turn = done(told.session.send("And another?"))
     assert turn.timing is not None
     assert turn.timing.evaluated_tokens < 25
+
+
+def test_where_nothing_serves_any_more_when_the_other_is_loaded_nothing_is_kept_either(
+    told: Told, reciter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Session, "_bring_back", lambda *_: None)  # as where it has no room
+    loaded = told.load(layout(reciter, layers=(4, 4)))
+    done(told.session.send("hello"))
+    future = told.session.resplit(Split(layers=(2, 6), cards=TWO_CARDS))
+    wait_until(kept_aside)
+    os.kill(loaded.pid, signal.SIGKILL)
+    assert [card.layers for card in done(future).cards] == [2, 6]
+    assert not kept_aside()
+    assert done(told.session.send("more")).reply
 
 
 def test_the_first_load_can_be_cancelled_and_another_takes_its_place(told: Told, reciter: Path) -> None:

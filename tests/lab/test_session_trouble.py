@@ -144,6 +144,22 @@ def test_an_engine_that_a_probe_brings_down_does_not_come_and_go_for_ever(told: 
     assert not told.of(events.ProbeDone)
 
 
+def test_what_is_parked_does_not_come_back_over_what_was_loaded_meanwhile(reciter: Path) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    told = Told()
+    try:
+        told.load(layout(reciter, layers=(4, 4)))
+        done(told.session.send("hello"))
+        done(told.session.park())
+        other = layout(reciter, layers=(2, 6))
+        done(told.session.load(other))
+        done(told.session.unpark())
+        assert told.session.layout == other
+    finally:
+        told.close()
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
 def test_close_in_the_middle_of_anything_leaves_no_process(reciter: Path) -> None:
     for moment in ("loading", "replying", "switching", "idle"):
         told = Told(kit=RealKit())

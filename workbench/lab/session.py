@@ -237,6 +237,8 @@ class Session:
         except BaseException:
             following.engine.close()
             raise
+        finally:
+            switch.forget()
         return self._serve(following, silent_s, "beside")
 
     def _replace(self, switch: Switch) -> Loaded:
@@ -287,11 +289,10 @@ class Session:
 
     def _unpark(self) -> None:
         parked, self._parked = self._parked, None
-        if parked is not None and self._lost is not None:
-            try:
+        if parked is not None:
+            if self._serving is None and self._lost is not None:
                 self._bring_back(self._lost, "unpark", parked.state)
-            finally:
-                parked.forget()
+            parked.forget()
 
     def _serve(
         self, following: Serving, silent_s: float, strategy: events.Strategy, *, comes_back: bool = False

@@ -95,13 +95,10 @@ class Switch:
     def hand_over(self, serving: Serving, following: Serving, carried: int) -> float:
         """Give the conversation's state to the new engine and end the old one; seconds without an answer."""
         begun = time.monotonic()
-        try:
-            if carried:
-                self.put_aside(serving, carried)
-            self._restore(following.engine, self.state)
-            silent_s = time.monotonic() - begun
-        finally:
-            self.forget()
+        if carried:
+            self.put_aside(serving, carried)
+        self._restore(following.engine, self.state)
+        silent_s = time.monotonic() - begun
         serving.engine.close()
         return silent_s
 

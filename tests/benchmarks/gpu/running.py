@@ -141,7 +141,8 @@ def keep(figures: Path, figure: Figure) -> None:
     table.append(figures, figure)
     holds = {True: "holds", False: "DOES NOT HOLD", None: ""}[figure.holds]
     words: Sequence[Any] = (figure.part, figure.what, figure.case, table.said(figure), figure.limit, holds, figure.note)
-    print(" · ".join(word for word in words if word), flush=True)
+    with contextlib.suppress(BrokenPipeError):  # whoever watched has gone, and the file has it
+        print(" · ".join(word for word in words if word), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tests.benchmarks.gpu.room import Figure
+from workbench.store.appending import ends_whole
 
 FIGURES, RESULTS, PAGE = "figures.jsonl", "results.json", "table.md"
 PARTS = (
@@ -39,7 +40,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, tag="machine"):
     @property
     def place(self) -> str:
         """`2 × NVIDIA H200`, `NVIDIA H200 in 2 parts`, `2 virtual cards, a rehearsal`."""
-        if not self.parts:
+        if not self.parts or not self.cards:
             return f"{len(self.cards)} virtual cards, a rehearsal"
         counted = ", ".join(f"{self.cards.count(name)} × {name}" for name in dict.fromkeys(self.cards))
         return counted if self.parts == 1 else f"{self.cards[0]} in {self.parts} parts"
@@ -67,9 +68,10 @@ class Sheet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def append(path: Path, line: Line) -> None:
-    """Add a line; a killed writer leaves whole lines before its last."""
+    """Add a line, a new one behind what a killed writer left."""
+    begin = b"" if not path.exists() or ends_whole(path) else b"\n"
     with path.open("ab") as file:
-        file.write(_encoder.encode(line) + b"\n")
+        file.write(begin + _encoder.encode(line) + b"\n")
 
 
 def read(folders: Iterable[Path]) -> tuple[Sheet, ...]:

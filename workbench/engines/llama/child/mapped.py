@@ -5,6 +5,7 @@ threads, and before it is needed where somebody says so, to `expect`. A mapping 
 the answer is out, by `drop`.
 """
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -45,7 +46,8 @@ def expect(path: Path, size: int) -> None:
     if earlier is not None:
         earlier.add_done_callback(_let_go)
     if size:
-        _expected[path] = _ahead.submit(_map_file, path, size)
+        with contextlib.suppress(RuntimeError):  # no thread is to be had: it is mapped when it is needed
+            _expected[path] = _ahead.submit(_map_file, path, size)
 
 
 def writable(path: Path, size: int) -> Any:
@@ -113,7 +115,7 @@ def _map(descriptor: int, size: int, protection: int, advice: int) -> Mapping:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     piece = max(LEAST, -(-size // THREADS) + mmap.PAGESIZE & -mmap.PAGESIZE)
-    with ThreadPoolExecutor(THREADS) as pool:
+    with contextlib.suppress(RuntimeError), ThreadPoolExecutor(THREADS) as pool:  # untouched it serves, too
         for start in range(0, size, piece):
             pool.submit(_libc.madvise, address + start, min(piece, size - start), advice)
     return address, size

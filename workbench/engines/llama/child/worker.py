@@ -109,8 +109,7 @@ class Worker:
                 self._run(arrived, command)
                 mapped.drop()
             except Exception as error:
-                traceback.print_exc()
-                self._die(wire.Failed(kind="died", reason=f"the worker failed: {error!r}; its log has the details"))
+                self._fail(error)
 
     def _read(self) -> None:
         received = to_cancel = 0
@@ -127,8 +126,9 @@ class Worker:
                     self._commands.put((time.monotonic(), command))
                 if to_cancel == received:
                     self._abort.set()
-        finally:
-            self._end(0)
+        except Exception as error:
+            self._fail(error)
+        self._end(0)
 
     def _run(self, arrived: float, command: wire.Command) -> None:
         try:
@@ -194,6 +194,10 @@ class Worker:
         return msgspec.structs.replace(loaded, template=template.name, template_is_fallback=template.is_fallback)
 
     # ── ends ─────────────────────────────────────────────────────────────────────────────
+    def _fail(self, error: Exception) -> None:
+        traceback.print_exc()
+        self._die(wire.Failed(kind="died", reason=f"the worker failed: {error!r}; its log has the details"))
+
     def _card_died(self, name: str) -> None:
         self._die(wire.Failed(kind="died", reason=f"the process of {name} ended", card=name))
 
