@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -144,24 +145,37 @@ def test_ctrl_c_in_mid_reply(folder: Path) -> None:
     assert "tok/s" in err
 
 
-def test_ctrl_c_before_the_reply_has_begun_is_not_lost() -> None:
+class Interrupted(Future[Any]):
+    """Ctrl-C comes while it is waited for the first time."""
+
+    told = False
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.told:
+            self.told = True
+            raise KeyboardInterrupt
+        return super().result(timeout)
+
+
+@pytest.mark.parametrize("where", ["load", "turn"])
+def test_ctrl_c_once_it_is_loaded_keeps_the_reply_begun_or_not(where: str) -> None:
+    """Also where the wait for the load has not ended yet although the reply goes on already."""
     turn = Turn(prompt="p", reply="", stop_reason="cancelled")
     cancels: list[int] = []
-
-    class Interrupted(Future[Turn]):
-        def result(self, timeout: float | None = None) -> Turn:
-            if not cancels:
-                raise KeyboardInterrupt
-            return super().result(timeout)
-
-    turning = Interrupted()
+    loading, turning = (Interrupted() if where == name else Future[Any]() for name in ("load", "turn"))
+    loading.set_result("loaded")
 
     def cancel() -> None:
         cancels.append(1)
         if len(cancels) == 3:  # the first ones found nothing to cancel
             turning.set_result(turn)
 
-    assert finish(turning, cancel) is turn
+    assert finish(loading, turning, cancel)[1] is turn
+
+
+def test_ctrl_c_in_a_load_ends_it() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        finish(Interrupted(), Future(), lambda: None)
 
 
 def test_a_reader_that_goes_away_ends_the_run(folder: Path) -> None:

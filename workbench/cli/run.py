@@ -95,11 +95,9 @@ def run_prompt(
     printer.stop = session.cancel
     try:
         loading, turning = session.load(layout), session.send(prompt, sampling, images)
-        try:
-            loaded = loading.result()
-        except (LoadFailed, EngineDied) as error:
-            raise failed_load(path, error) from error
-        turn = finish(turning, session.cancel)
+        loaded, turn = finish(loading, turning, session.cancel)
+    except (LoadFailed, EngineDied) as error:
+        raise failed_load(path, error) from error
     except ModelError as error:
         raise DocumentError.at(path, error.key, error.message) from error
     finally:
@@ -117,14 +115,16 @@ def run_prompt(
         raise CommandFailed(printer.problem or "the reply broke off")
 
 
-def finish(turning: Future[Turn], cancel: Callable[[], None]) -> Turn:
-    """The turn. Ctrl-C cancels it, also one that has not begun yet, and takes what it has."""
+def finish(loading: Future[Loaded], turning: Future[Turn], cancel: Callable[[], None]) -> tuple[Loaded, Turn]:
+    """The load and the turn. Once that is loaded Ctrl-C cancels this, begun or not, and takes what it has."""
     try:
-        return turning.result()
+        return loading.result(), turning.result()
     except KeyboardInterrupt:
+        if not loading.done():
+            raise
         while wait([turning], AGAIN_S).not_done:
             cancel()
-    return turning.result()
+    return loading.result(), turning.result()
 
 
 def failed_load(path: Path, error: LoadFailed | EngineDied) -> Exception:
